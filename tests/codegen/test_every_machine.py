@@ -64,6 +64,11 @@ def depthwise(x: Tensor) -> Tensor:
     return x.conv2d(Tensor(weight), padding=1, groups=3)
 
 
+def strided(x: Tensor) -> Tensor:
+    weight = np.linspace(-1, 1, 3 * 9, dtype=np.float32).reshape(3, 1, 3, 3)
+    return x.conv2d(Tensor(weight), stride=2, padding=1, groups=3).relu()
+
+
 def whole(low: int, high: int, *shape: int) -> Array:
     return np.random.default_rng(high).integers(low, high, shape)
 
@@ -132,6 +137,7 @@ CASES: dict[str, Case] = {
     "attention64": (attention, (1, 20, 8), "float64"),
     "conv": (conv, (1, 3, 9, 9), "float32"),
     "depthwise": (depthwise, (1, 3, 9, 9), "float32"),
+    "depthwise_strided": (strided, (1, 3, 11, 37), "float32"),
     "running": (lambda x: x.cumsum(1), (3, 50), "float32"),
     **{
         name: (methodcaller(name), (501,), "float32")

@@ -46,7 +46,7 @@ from semel.kernel.ir import Buffer, Kernel, Local, Statement, Value
 from semel.kernel.rewrite import substitute_indices
 from semel.kernel.shared_lanes import RUN, widest_total
 from semel.lower.column_reduce import ROWS, four_rows, is_worth_streaming, run_sums, stream_columns
-from semel.lower.evaluate import Evaluator, combine_of, value_atoms
+from semel.lower.evaluate import Evaluator, combine_of, value_atoms, wanted_at
 from semel.lower.lowered import (
     Lowered,
     Names,
@@ -55,6 +55,7 @@ from semel.lower.lowered import (
     merge_loops,
     split_rows,
 )
+from semel.lower.planes import Planes, find_planes
 from semel.lower.split_concat import Span, find_parts
 from semel.lower.transpose_copy import find_staged, find_turn, tile_staged, tile_turned
 from semel.lower.windows import block_places, can_block, split_at_tests
@@ -110,6 +111,7 @@ class _Lowering:
         self.kept: dict[Node, Buffer] = {}
         self.stored: set[Node] = set()
         self.scratch: list[Buffer] = []
+        self.planes: Planes | None = None
         self.prelude: list[Statement] = []
         self.root_loops: Indices = tuple(self.names.index("i", d) for d in group.shape)
         self.outer, self.inner = self._split_loops()
@@ -137,13 +139,39 @@ class _Lowering:
         if self._can_stream(phases):
             return Lowered(self._stream(phases), tuple(self.buffers), self.group)
         self._choose_kept(phases)
+        self.planes = self._find_planes(phases[0])
         rows: list[Statement] = []
         for phase in phases:
             rows += self._lower_phase(phase)
         body = [*self.prelude, *rows]
+        if self.planes is not None:
+            kernel = self._finished(*self._in_planes(self.planes, tuple(body)))
+            return Lowered(kernel, tuple(self.buffers), self.group, has_lanes=True)
         loops, statements = merge_loops(self.outer, body, self.names)
         kernel = self._finished(*self._tiled(loops, statements))
         return Lowered(kernel, tuple(self.buffers), self.group)
+
+    def _find_planes(self, phase: _Phase) -> Planes | None:
+        """Where the operand of windows that run along their places waits in scratch."""
+        windows = [n for n in self.group.inside if n.op.slides]
+        if not self._has_windows or not self._is_column_mode or self.inner:
+            return None
+        if len(windows) != 1 or len(self.group.reduces) != 1 or not self.outer:
+            return None
+        if any(n.op.gathers or n.op.may_fail for n in self.group.inside):
+            return None
+        (operand,), loadable = windows[0].inputs, self._loadable
+        at = wanted_at(operand, phase.reduces[0].inputs, loadable, phase.at)
+        return find_planes(operand, at, self.outer, phase.loops, loadable, self.names)
+
+    def _in_planes(
+        self, planes: Planes, body: tuple[Statement, ...]
+    ) -> tuple[Index, tuple[Statement, ...]]:
+        """The kernel by bands of a plane, each staged before its places are computed."""
+        assert can_block(self.outer, body) or len(self.outer) == 1
+        self.scratch.append(planes.scratch)
+        evaluate = Evaluator(self._loadable, {}, self.checks, self.names)
+        return planes.tiled(self.outer, body, evaluate, self.names, self.target, TILE_ELEMENTS)
 
     def _in_parts(self, axis: int, spans: Sequence[Span]) -> Kernel:
         """One nest per part of a concatenation; each part has tiles of its own."""
@@ -414,8 +442,9 @@ class _Lowering:
         evaluate = Evaluator(self._loadable, self.known, self.checks, self.names)
 
         def kept(node: Node, at: Indices) -> Value | None:
-            if node not in self.kept or at != phase.at:
-                return None
+            staged = None if self.planes is None else self.planes.element(node, at)
+            if staged is not None or node not in self.kept or at != phase.at:
+                return staged
             buffer = self.kept[node]
             is_scratch = buffer.access == "s"
             row = _position(phase.loops) if is_scratch else flat_index(phase.at, node.type.shape)

@@ -17,7 +17,7 @@ Every place adds its taps in the order it had, so that nothing changes by a bit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from semel.ir.expr import (
@@ -105,23 +105,37 @@ def split_at_tests(
     Tests on the loop hold in one run of it (a pad's, inside the data); before and behind that run
     the body asks, in it the body need not.
     """
-    inside = _inside(body, [loop])
-    if not inside.tests or (upper_bound(loop.extent) or lanes) <= SHORT_RUN * lanes:
+    if (upper_bound(loop.extent) or lanes) <= SHORT_RUN * lanes:
         own = Index(names("v"), loop.extent)
         return (ir.Loop(own, start, stop, substitute_indices(body, {loop: own}), lanes),)
-    bare = assume(body, inside.tests.__contains__)
-    first = minimum(maximum(inside.low.get(loop, 0), start), stop)
-    last = maximum(minimum(inside.high.get(loop, loop.extent), stop), first)
     loops: list[Statement] = []
-    for begin, end, statements in ((start, first, body), (first, last, bare), (last, stop, body)):
-        if begin != end:
-            own = Index(names("v"), loop.extent)
-            inner = substitute_indices(statements, {loop: own})
-            loops.append(ir.Loop(own, begin, end, inner, lanes))
+    for begin, end, statements in inside_and_ends(loop, start, stop, body):
+        own = Index(names("v"), loop.extent)
+        inner = substitute_indices(statements, {loop: own})
+        loops.append(ir.Loop(own, begin, end, inner, lanes))
     return tuple(loops)
 
 
-def _ending_whole(loop: Statement, lanes: int) -> list[Statement]:
+def inside_and_ends(
+    loop: Index,
+    start: Dim,
+    stop: Dim,
+    body: tuple[Statement, ...],
+    fixed: Collection[Index] = (),
+) -> list[tuple[Dim, Dim, tuple[Statement, ...]]]:
+    """[start, stop) in up to three: where the body must ask, where no test on the loop can fail,
+    and where it must ask again. What is `fixed` is known before the loop."""
+    inside = _inside(body, [loop], fixed)
+    if not inside.tests:
+        return [(start, stop, body)]
+    bare = assume(body, inside.tests.__contains__)
+    first = minimum(maximum(inside.low.get(loop, 0), start), stop)
+    last = maximum(minimum(inside.high.get(loop, loop.extent), stop), first)
+    parts = [(start, first, body), (first, last, bare), (last, stop, body)]
+    return [part for part in parts if part[0] != part[1]]
+
+
+def ending_whole(loop: Statement, lanes: int) -> list[Statement]:
     """The loop with a whole vector at its end: some places are computed and stored once more.
 
     So no lane is idle, and elements apart are picked from whole vectors there, too.
@@ -151,7 +165,7 @@ def _row(
     def vector(statements: tuple[Statement, ...]) -> tuple[Statement, ...]:
         found: list[Statement] = []
         for loop in split_at_tests(channel, 0, channel.extent, statements, names, lanes):
-            found += _ending_whole(loop, lanes)
+            found += ending_whole(loop, lanes)
         return tuple(found)
 
     binds: list[Statement] = []
@@ -161,7 +175,7 @@ def _row(
     first, last = _ends(rest, place, inside, runs, names, start, stop, binds)
     block = Index(names("b"), floordiv(place.extent, PLACES) + 1)
     blocks = floordiv(last - first, PLACES)
-    several = _several(bare, place, first + block * PLACES, names)
+    several = several_places(bare, place, first + block * PLACES, names)
     end = Index(names("w"), place.extent)
     moved: list[Statement] = []
     skipped: Dim = blocks * PLACES
@@ -310,7 +324,9 @@ def _in_runs(body: Sequence[Statement], runs: dict[Index, _Run]) -> tuple[Statem
 # ---------------------------------------------------------------- tests that cannot fail
 
 
-def _inside(body: Sequence[Statement], loops: Sequence[Index]) -> _Inside:
+def _inside(
+    body: Sequence[Statement], loops: Sequence[Index], fixed: Collection[Index] = ()
+) -> _Inside:
     """Bounds of each loop between which the tests on it hold for every tap."""
     result = _Inside()
     roots = [v for s in walk_statements(body) for v in statement_values(s)]
@@ -325,7 +341,7 @@ def _inside(body: Sequence[Statement], loops: Sequence[Index]) -> _Inside:
         step = linear_coefficient(least, loop)
         if not isinstance(step, int) or step == 0:
             continue
-        at_zero = _over_taps(substitute(least, {loop: 0}))
+        at_zero = _over_taps(substitute(least, {loop: 0}), fixed)
         if at_zero is None:
             continue
         result.tests.add(value)
@@ -349,9 +365,10 @@ def _least(value: Value) -> Dim | None:
     return difference
 
 
-def _over_taps(dim: Dim) -> Dim | None:
+def _over_taps(dim: Dim, fixed: Collection[Index]) -> Dim | None:
     """The least value over all taps: indices of loops inside the body, with known extents."""
-    for index in sorted((a for a in atoms(dim) if isinstance(a, Index)), key=lambda i: i.name):
+    taps = (a for a in atoms(dim) if isinstance(a, Index) and a not in fixed)
+    for index in sorted(taps, key=lambda i: i.name):
         step = linear_coefficient(dim, index)
         if not isinstance(step, int) or not isinstance(index.extent, int):
             return None
@@ -362,10 +379,37 @@ def _over_taps(dim: Dim) -> Dim | None:
 # ---------------------------------------------------------------- several places
 
 
-def _several(
-    body: Sequence[Statement], place: Index, base: Dim, names: Names
+@dataclass(frozen=True)
+class Lines:
+    """What places that are computed together read: line `stride * place + dilation * tap`."""
+
+    tap: Index
+    stride: int
+    dilation: int
+
+    def readers(self, places: int) -> Iterator[tuple[int, int]]:
+        """Each place and tap that read a line, line by line; taps of a place in their order."""
+        assert isinstance(self.tap.extent, int)
+        taps = self.tap.extent
+        for line in range(self.stride * (places - 1) + self.dilation * (taps - 1) + 1):
+            for place in range(places):
+                tap, rest = divmod(line - self.stride * place, self.dilation)
+                if rest == 0 and 0 <= tap < taps:
+                    yield place, tap
+
+
+def several_places(
+    body: Sequence[Statement],
+    place: Index,
+    base: Dim,
+    names: Names,
+    lines: Lines | None = None,
 ) -> tuple[Statement, ...]:
-    """The body for places base, base + 1, ...: tap by tap, each tap for all places."""
+    """The body for places base, base + 1, ...: tap by tap, each tap for all places.
+
+    With `lines`, an unrolled loop over their taps goes line by line instead, so that places that
+    share a line load it once.
+    """
     lane = Index(names("u"), PLACES)
     renamed: dict[Local, Local] = {
         s.local: replace(s.local, name=f"{s.local.name}_{PLACES}", copies=(PLACES,))
@@ -380,18 +424,26 @@ def _several(
 
     values = ValueMap(leaf)
 
-    def spread(statements: Sequence[Statement]) -> tuple[Statement, ...]:
-        return tuple(one(s) for s in statements)
-
-    def one(statement: Statement) -> Statement:
+    def for_one(statement: Statement) -> Statement:
+        """The statement, for the place that is called `lane`."""
         if isinstance(statement, ir.Loop):
-            return replace(statement, body=spread(statement.body))
-        if isinstance(statement, ir.Declare):
-            return ir.Declare(renamed[statement.local], statement.init)
+            return replace(statement, body=tuple(for_one(s) for s in statement.body))
         (moved,) = map_statements([statement], values)
         if isinstance(moved, ir.Reduce):
             moved = replace(moved, locals=tuple(renamed[x] for x in moved.locals), at=(lane,))
-        inner = substitute_indices([moved], {place: base + lane})
-        return ir.Loop(lane, 0, PLACES, inner, unroll=True)
+        (moved,) = substitute_indices([moved], {place: base + lane})
+        return moved
 
-    return spread(body)
+    def spread(statement: Statement) -> Iterator[Statement]:
+        if isinstance(statement, ir.Declare):
+            yield ir.Declare(renamed[statement.local], statement.init)
+        elif isinstance(statement, ir.Loop) and lines is not None and statement.index is lines.tap:
+            inner = [for_one(s) for s in statement.body]
+            for number, tap in lines.readers(PLACES):
+                yield from substitute_indices(inner, {lane: number, lines.tap: tap})
+        elif isinstance(statement, ir.Loop):
+            yield replace(statement, body=tuple(each for s in statement.body for each in spread(s)))
+        else:
+            yield ir.Loop(lane, 0, PLACES, (for_one(statement),), unroll=True)
+
+    return tuple(each for statement in body for each in spread(statement))

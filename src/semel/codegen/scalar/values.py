@@ -191,8 +191,8 @@ class Values:
                 return self.scalars.apply(lines, value.op, source, texts, lanes, constant)
 
     def _loaded(self, value: Value, ref: Ref) -> Ref:
-        """What was read is the same next time only if nobody writes there."""
-        return self._remember(value, ref) if value.data[0].access == "r" else ref
+        """What was read is the same next time if only this tile writes there: its key says when."""
+        return self._remember(value, ref) if value.data[0].access in ("r", "s") else ref
 
     def _remember(self, value: Value, ref: Ref) -> Ref:
         return self.frame.keep(self._key(value), ref)

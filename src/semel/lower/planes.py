@@ -1,0 +1,337 @@
+"""Windows over planes: rows come to scratch once, with their padding, and are read there.
+
+    loops (plane..., y, x) around { acc = 0; for tap: acc += f(image[plane, y + dy, x + dx]) }
+    -->
+    for band: { scratch = the padded rows of one plane; blocks of 4 rows of places, from scratch }
+
+Where channels come first, vectors run along the places of a row. Read from the image, every tap of
+a row would be tested for padding at both ends, and with a stride the lanes of every tap be picked
+from several vectors. In scratch each row lies with its padding, its places apart by their
+remainder by the stride: a tap is one straight vector, at any of them. What comes before the
+windows (an activation) is computed once an element instead of once a tap.
+
+Only where elements are read from changes: no bit of the sums does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from semel.ir.expr import (
+    Dim,
+    Index,
+    atoms,
+    ceildiv,
+    linear_coefficient,
+    minimum,
+    product,
+    upper_bound,
+)
+from semel.ir.graph import Node
+from semel.ir.target import Target
+from semel.kernel import ir
+from semel.kernel.ir import Buffer, Statement, Value, walk_statements
+from semel.kernel.rewrite import substitute_indices
+from semel.lower.evaluate import Evaluator
+from semel.lower.lowered import Names, split_rows
+from semel.lower.windows import PLACES, Lines, ending_whole, inside_and_ends, several_places
+from semel.ops.index_maps import Indices, flat_index, no_gather, operand_index
+
+#: Bytes of a band in scratch: with its filters and results it stays in the first-level cache.
+BAND_BYTES = 16384
+#: Places of a row that one band takes at most.
+LONG_BAND = 512
+#: Rows of a band of which no more is known.
+USUAL_ROWS = 16
+#: A stride up to which elements apart are picked from whole vectors.
+MAX_STRIDE = 4
+#: How often windows must read an element for a copy of it to pay.
+OFTEN = 2
+#: More taps of a row than this are not repeated in the code: where they look is not known there.
+MAX_TAPS = 32
+
+
+@dataclass(frozen=True)
+class _Along:
+    """An axis that windows slide along: element `stride * place + at tap` of it is read."""
+
+    axis: int
+    place: Index
+    tap: Index
+    stride: int
+    dilation: int
+
+    @property
+    def taps(self) -> int:
+        assert isinstance(self.tap.extent, int)
+        return self.tap.extent
+
+    @property
+    def span(self) -> int:
+        """How far the last tap lies behind the first."""
+        return (self.taps - 1) * self.dilation
+
+    @property
+    def phases(self) -> list[int]:
+        """The remainders by the stride of what the taps ask for."""
+        return sorted({tap * self.dilation % self.stride for tap in range(self.taps)})
+
+
+@dataclass
+class Planes:
+    """The operand of a kernel's windows, and where its elements lie in scratch."""
+
+    node: Node
+    at: Indices
+    across: _Along
+    down: _Along | None
+    rows: int
+    columns: int
+    pitch: int
+    first_row: Dim
+    first_column: Dim
+    scratch: Buffer
+
+    # ------------------------------------------------------------ what the kernel reads
+
+    def element(self, node: Node, at: Indices) -> Value | None:
+        """The element in scratch, if it is one of the operand's."""
+        if node is not self.node:
+            return None
+        across, rest = self.across, at[self.across.axis]
+        rest = rest - across.stride * self.first_column
+        column = (rest % across.stride) * self.pitch + rest // across.stride
+        if self.down is None:
+            return ir.load(self.scratch, column)
+        row = at[self.down.axis] - self.down.stride * self.first_row
+        return ir.load(self.scratch, row * (across.stride * self.pitch) + column)
+
+    # ------------------------------------------------------------ the kernel
+
+    def tiled(
+        self,
+        loops: Sequence[Index],
+        body: tuple[Statement, ...],
+        evaluate: Evaluator,
+        names: Names,
+        target: Target,
+        tile_elements: int,
+    ) -> tuple[Index, tuple[Statement, ...]]:
+        """The tile and its statements: bands of one plane, or some small planes."""
+        place, down = self.across.place, self.down
+        rest = [i for i in loops if i is not place and (down is None or i is not down.place)]
+        parts = ceildiv(place.extent, self.columns)
+        bands = 1 if down is None else ceildiv(down.place.extent, self.rows)
+        count = product(i.extent for i in rest) * bands * parts
+        work = self.rows * self.columns * self.across.taps * (1 if down is None else down.taps)
+        several = max(1, tile_elements // work)
+        tile, band = Index("tile", ceildiv(count, several)), Index("band", count)
+        left = (band % parts) * self.columns
+        right = minimum(left + self.columns, place.extent)
+        top = ((band // parts) % bands) * self.rows
+        bottom: Dim = 1 if down is None else minimum(top + self.rows, down.place.extent)
+        statements = (
+            *self._staging(evaluate, names, target, bottom - top, right - left),
+            *self._computing(body, names, target, (top, bottom), (left, right)),
+        )
+        where = split_rows(band // (parts * bands), rest)
+        for first, found in ((self.first_row, top), (self.first_column, left)):
+            if isinstance(first, Index):
+                where[first] = found
+        statements = substitute_indices(statements, where)
+        if several == 1:
+            return Index("tile", count), substitute_indices(statements, {band: tile})
+        stop = minimum(tile * several + several, count)
+        return tile, (ir.Loop(band, tile * several, stop, statements),)
+
+    def _staging(
+        self, evaluate: Evaluator, names: Names, target: Target, height: Dim, width: Dim
+    ) -> Iterator[Statement]:
+        """The band's rows with their padding, places apart by their remainder by the stride."""
+        across, down = self.across, self.down
+        fixed = [i for i in (self.first_row, self.first_column) if isinstance(i, Index)]
+        stride, extent = across.stride, self.node.type.shape[across.axis]
+        row = Index(names("p"), 1 if down is None else self.rows * down.stride + down.span)
+        body: list[Statement] = []
+        for phase in across.phases:
+            column = Index(names("c"), self.pitch)
+            at = list(self.at)
+            at[across.axis] = stride * (self.first_column + column) + phase
+            if down is not None:
+                at[down.axis] = down.stride * self.first_row + row
+            start = len(evaluate.prelude)
+            value = evaluate(self.node, tuple(at))
+            there = (row * stride + phase) * self.pitch + column
+            store = ir.Store(self.scratch, there, value)
+            # No further than the last tap of the last place, nor than the operand goes.
+            last = minimum(
+                width + (across.span - phase) // stride,
+                (extent - phase - 1) // stride + 1 - self.first_column,
+            )
+            asking = (*evaluate.prelude[start:], store)
+            parts = inside_and_ends(column, 0, last, asking, fixed)
+            for begin, end, inner in parts:
+                # In the padding the places are few, and asked one by one.
+                if len(parts) > 1 and inner is asking:
+                    body.append(ir.Loop(column, begin, end, inner))
+                else:
+                    body += _along_places(column, begin, end, inner, names, target)
+        if down is None:
+            yield from substitute_indices(body, {row: 0})
+            return
+        last = (height - 1) * down.stride + down.span + 1
+        for begin, end, inner in inside_and_ends(row, 0, last, tuple(body), fixed):
+            own = Index(names("p"), row.extent)
+            yield ir.Loop(own, begin, end, substitute_indices(inner, {row: own}))
+
+    def _computing(
+        self,
+        body: tuple[Statement, ...],
+        names: Names,
+        target: Target,
+        rows: tuple[Dim, Dim],
+        columns: tuple[Dim, Dim],
+    ) -> Iterator[Statement]:
+        """Blocks of rows, then those that are left, each along its places."""
+
+        def vectors(statements: tuple[Statement, ...]) -> tuple[Statement, ...]:
+            return _along_places(self.across.place, *columns, statements, names, target)
+
+        if self.down is None:
+            yield from vectors(body)
+            return
+        (top, bottom), place = rows, self.down.place
+        lines = self._lines(body, target.vector_registers)
+        block = Index(names("b"), place.extent // PLACES + 1)
+        blocks = (bottom - top) // PLACES
+        several = several_places(body, place, top + block * PLACES, names, lines)
+        yield ir.Loop(block, 0, blocks, vectors(several))
+        if (bottom - top) % PLACES != 0:
+            end = Index(names("w"), place.extent)
+            singly = substitute_indices(body, {place: end})
+            yield ir.Loop(end, top + blocks * PLACES, bottom, vectors(singly))
+
+    def _lines(self, body: Sequence[Statement], registers: int) -> Lines | None:
+        """The lines that rows of places share, if taps are repeated in the code and all of their
+        filters, a line of elements and the sums fit the registers."""
+        assert self.down is not None
+        tap = self.down.tap
+        needed = self.down.taps * self.across.taps + self.across.taps + PLACES
+        is_unrolled = any(
+            isinstance(s, ir.Loop) and s.index is tap and s.unroll for s in walk_statements(body)
+        )
+        if not is_unrolled or needed > registers:
+            return None
+        return Lines(tap, self.down.stride, self.down.dilation)
+
+
+def _along_places(
+    loop: Index,
+    start: Dim,
+    stop: Dim,
+    body: tuple[Statement, ...],
+    names: Names,
+    target: Target,
+) -> tuple[Statement, ...]:
+    """The body for [start, stop), the last vector a whole one; few places take narrow ones."""
+    lanes, count = target.lanes(32), stop - start
+    if isinstance(count, int) and 1 < count < lanes:
+        has_masks = target.vector_bits == 512
+        lanes = 1 << ((count - 1).bit_length() if has_masks else count.bit_length() - 1)
+    own = Index(names("v"), loop.extent)
+    inner = substitute_indices(body, {loop: own})
+    return tuple(ending_whole(ir.Loop(own, start, stop, inner, lanes), lanes))
+
+
+def find_planes(
+    operand: Node,
+    at: Indices,
+    loops: Sequence[Index],
+    taps: Sequence[Index],
+    loadable: Collection[Node],
+    names: Names,
+) -> Planes | None:
+    """The bands of what windows slide over, if vectors along the last loop run along its places.
+
+    Windows ask for `operand[at]` at the places `loops`, in loops over `taps`.
+    """
+    along: list[_Along] = []
+    for axis, index in enumerate(at):
+        asking = [tap for tap in taps if tap in atoms(index)]
+        if asking:
+            found = _along(axis, index, asking, loops)
+            if found is None:
+                return None
+            along.append(found)
+    across = next((a for a in along if a.place is loops[-1]), None)
+    others = [a for a in along if a is not across]
+    if across is None or len(others) > 1 or len(along) != len(taps):
+        return None
+    if across.stride == 1 and _is_stored(operand, loadable):
+        return None  # it is read straight as it lies
+    if not _is_straight(operand, at, across, loadable):
+        return None
+    count, steps = prod(a.taps for a in along), prod(a.stride for a in along)
+    if across.taps > MAX_TAPS or count < OFTEN * steps:
+        return None
+    return _cut(operand, at, across, others[0] if others else None, names)
+
+
+def _along(axis: int, index: Dim, asking: Sequence[Index], loops: Sequence[Index]) -> _Along | None:
+    """How windows slide along an axis, if they do so by one loop over places and one over taps."""
+    places = [i for i in loops if i in atoms(index)]
+    if len(asking) != 1 or len(places) != 1:
+        return None
+    (tap,), (place,) = asking, places
+    stride, dilation = linear_coefficient(index, place), linear_coefficient(index, tap)
+    if not isinstance(stride, int) or not isinstance(dilation, int):
+        return None
+    if index != stride * place + dilation * tap or min(stride, dilation) < 1:
+        return None
+    if not isinstance(tap.extent, int) or stride > MAX_STRIDE:
+        return None
+    return _Along(axis, place, tap, stride, dilation)
+
+
+def _is_stored(node: Node, loadable: Collection[Node]) -> bool:
+    """Whether the operand is in memory, or a view of what is."""
+    while node not in loadable and node.op.is_view:
+        node = node.inputs[0]
+    return node in loadable
+
+
+def _is_straight(node: Node, at: Indices, across: _Along, loadable: Collection[Node]) -> bool:
+    """Whether all that the operand is made of lies along the places, or does not depend on them."""
+    stack = [(node, at)]
+    while stack:
+        node, at = stack.pop()
+        if node not in loadable and not node.op.is_literal:
+            stack += [(n, operand_index(node, k, at, no_gather)) for k, n in enumerate(node.inputs)]
+            continue
+        step = linear_coefficient(flat_index(at, node.type.shape), across.place)
+        if step not in (0, across.stride):
+            return False
+    return True
+
+
+def _cut(node: Node, at: Indices, across: _Along, down: _Along | None, names: Names) -> Planes:
+    """Bands of as many rows and places as stay in the cache."""
+    width = upper_bound(across.place.extent)
+    columns = LONG_BAND if width is None else max(1, min(width, LONG_BAND))
+    pitch = columns + across.span // across.stride
+    row_bytes = pitch * len(across.phases) * node.type.dtype.size_bytes
+    rows, height = 1, 1
+    if down is not None:
+        most = upper_bound(down.place.extent)
+        room = max(BAND_BYTES // row_bytes - down.span, down.stride) // down.stride
+        rows = max(1, min(USUAL_ROWS if most is None else most, room))
+        rows = rows if rows < PLACES else rows // PLACES * PLACES
+        height = (rows - 1) * down.stride + down.span + 1
+    first_row: Dim = 0
+    if down is not None and rows != down.place.extent:
+        first_row = Index(names("f"), down.place.extent)
+    first_column = 0 if columns == width else Index(names("f"), across.place.extent)
+    scratch = Buffer("s0", node.type.dtype, height * across.stride * pitch, "s")
+    return Planes(node, at, across, down, rows, columns, pitch, first_row, first_column, scratch)
