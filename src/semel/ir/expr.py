@@ -27,6 +27,7 @@ from functools import lru_cache
 from math import gcd, inf
 from operator import index
 from typing import TYPE_CHECKING, Any, TypeAlias
+from weakref import WeakValueDictionary
 
 from semel.errors import GraphError, VariableError
 from semel.ir import questions
@@ -350,10 +351,19 @@ class LateVariable(Variable):
 
 @dataclass(frozen=True, eq=False)
 class Index(_Arithmetic):
-    """A loop index, or an index read from memory: an integer in [0, extent)."""
+    """A loop index, or an index read from memory: an integer in [0, extent).
+
+    Equal ones are one object as far as possible: they are compared all the time, as keys above all.
+    """
 
     name: str
     extent: Dim
+
+    def __new__(cls, name: str, extent: Dim) -> Index:
+        known = _indices.get((name, extent))
+        if known is None:
+            known = _indices[name, extent] = super().__new__(cls)
+        return known
 
     def _parts(self) -> tuple[Any, ...]:
         return self.name, self.extent
@@ -367,6 +377,9 @@ class Index(_Arithmetic):
 
     def _format(self) -> str:
         return self.name
+
+
+_indices: WeakValueDictionary[tuple[str, Dim], Index] = WeakValueDictionary()
 
 
 @dataclass(frozen=True, eq=False)
@@ -939,6 +952,10 @@ def _substitute(value: Dim, replace: Mapping[Any, Dim], known: dict[Dim, Dim] | 
         return replace.get(value, value)
     if isinstance(value, int) or atoms(value).isdisjoint(replace):
         return value
+    if type(value) is Expr:
+        moved = _moved(value, replace)
+        if moved is not None:
+            return moved
     total: dict[Monomial, int] = {}
     for monomial, old_coefficient in terms(value):
         coefficient = old_coefficient
@@ -957,6 +974,44 @@ def _substitute(value: Dim, replace: Mapping[Any, Dim], known: dict[Dim, Dim] | 
             rest = tuple(kept)
             total[rest] = total.get(rest, 0) + coefficient
     return _build(total)
+
+
+def _moved(value: Expr, replace: Mapping[Any, Dim]) -> Dim | None:
+    """The sum with numbers for atoms that are terms of their own; None: there is more to do.
+
+    An address in a loop that is unrolled is another number behind the same terms, in their order.
+    """
+    kept: list[tuple[Monomial, int]] = []
+    constant = 0
+    for term in value.terms:
+        monomial, coefficient = term
+        if len(monomial) == 1:
+            (atom,) = monomial
+            if type(atom) is Fn:
+                return None
+            number = replace.get(atom)
+            if number is None:
+                kept.append(term)
+            elif type(number) is int:
+                constant += coefficient * number
+            else:
+                return None
+        elif not monomial:
+            constant += coefficient
+        elif any(type(atom) is Fn or atom in replace for atom in monomial):
+            return None
+        else:
+            kept.append(term)
+    if constant:
+        kept.append(((), constant))
+    if len(kept) > 1:
+        return Expr(tuple(kept))
+    if not kept:
+        return 0
+    ((monomial, coefficient),) = kept
+    if not monomial:
+        return coefficient
+    return monomial[0] if coefficient == 1 and len(monomial) == 1 else Expr(tuple(kept))
 
 
 def renamed(value: Dim, names: Mapping[Any, Any], known: dict[Fn, Fn]) -> Dim:

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from semel.ir.expr import Dim, Index, atoms, substitute
+from semel.ir.expr import Dim, Index, Substitution, atoms
 from semel.kernel import ir
-from semel.kernel.ir import Buffer, Statement, Value, walk_values, with_args
+from semel.kernel.ir import Buffer, Statement, Value, with_args
 
 
 class ValueMap:
@@ -25,33 +25,48 @@ class ValueMap:
         self._memo: dict[Value, Value] = {}
 
     def __call__(self, value: Value) -> Value:
-        for v in walk_values([value]):
-            if v not in self._memo:
-                args = tuple(self._memo[a] for a in v.args)
-                self._memo[v] = self._leaf(with_args(v, args))
-        return self._memo[value]
+        memo, stack = self._memo, [value]
+        while stack:
+            v = stack[-1]
+            if v not in memo:
+                waiting = [a for a in v.args if a not in memo]
+                if waiting:
+                    stack += reversed(waiting)
+                    continue
+                memo[v] = self._leaf(with_args(v, tuple([memo[a] for a in v.args])))
+            stack.pop()
+        return memo[value]
+
+
+class IndexMap:
+    """`substitute_indices` of the same indices in many statements, which share values."""
+
+    def __init__(self, to: Mapping[Index, Dim]) -> None:
+        self._to = to
+        self._dim = Substitution(to)
+        self._value = ValueMap(self._leaf)
+
+    def __call__(self, body: Sequence[Statement]) -> tuple[Statement, ...]:
+        """The statements with the indices replaced."""
+        return map_statements(body, self._value, self._dim)
+
+    def _leaf(self, value: Value) -> Value:
+        match value.op:
+            case "index" if not atoms(value.data).isdisjoint(self._to):
+                return ir.index(self._dim(value.data))
+            case "load" if not atoms(value.data[1]).isdisjoint(self._to):
+                return ir.load(value.data[0], self._dim(value.data[1]), *value.args)
+            case "word" if not atoms(value.data[1]).isdisjoint(self._to):
+                return ir.word(value.data[0], self._dim(value.data[1]))
+            case "local" if value.data[1]:
+                return ir.local(value.data[0], tuple(self._dim(d) for d in value.data[1]))
+            case _:
+                return value
 
 
 def substitute_indices(body: Sequence[Statement], to: Mapping[Index, Dim]) -> tuple[Statement, ...]:
     """The statements with loop indices replaced, in values, indices and loop bounds."""
-
-    def dim(d: Dim) -> Dim:
-        return substitute(d, to)
-
-    def leaf(value: Value) -> Value:
-        match value.op:
-            case "index" if not atoms(value.data).isdisjoint(to):
-                return ir.index(dim(value.data))
-            case "load" if not atoms(value.data[1]).isdisjoint(to):
-                return ir.load(value.data[0], dim(value.data[1]), *value.args)
-            case "word" if not atoms(value.data[1]).isdisjoint(to):
-                return ir.word(value.data[0], dim(value.data[1]))
-            case "local" if value.data[1]:
-                return ir.local(value.data[0], tuple(dim(d) for d in value.data[1]))
-            case _:
-                return value
-
-    return map_statements(body, ValueMap(leaf), dim)
+    return IndexMap(to)(body)
 
 
 def map_statements(

@@ -20,7 +20,7 @@ from semel.errors import InternalError
 from semel.ir.expr import Dim, Index
 from semel.kernel import ir
 from semel.kernel.ir import Local, Statement, walk_statements
-from semel.kernel.rewrite import substitute_indices
+from semel.kernel.rewrite import IndexMap, substitute_indices
 
 #: Emits an unrolled loop in a better way and says True, or does nothing and says False.
 LoopRule: TypeAlias = Callable[[ir.Loop], bool]
@@ -46,6 +46,8 @@ class CountedLoops:
     ) -> None:
         self.frame, self.out, self.indices, self.lanes = frame, out, indices, lanes
         self.body, self.rules = body, rules
+        #: What became of values for each number of an unrolled index: other loops repeat them.
+        self._copies: dict[tuple[Index, int], IndexMap] = {}
 
     def loop(self, loop: ir.Loop) -> None:
         """A loop that takes one element at a time, whatever its lanes."""
@@ -64,7 +66,15 @@ class CountedLoops:
         if any(rule(loop) for rule in self.rules):
             return
         for i in range(loop.start, loop.stop):
-            self.body.run(copy_of(loop.body, {loop.index: i}, i))
+            self.body.run(self._copy(loop, i))
+
+    def _copy(self, loop: ir.Loop, number: int) -> tuple[Statement, ...]:
+        if any(isinstance(s, ir.Bind) for s in walk_statements(loop.body)):
+            return copy_of(loop.body, {loop.index: number}, number)
+        found = self._copies.get((loop.index, number))
+        if found is None:
+            found = self._copies[loop.index, number] = IndexMap({loop.index: number})
+        return found(loop.body)
 
     def changed(self, body: Sequence[Statement]) -> list[LocalKey]:
         """The locals of outer scopes that the body assigns, in a fixed order."""
