@@ -9,6 +9,7 @@ A part that opens a loop of its own, with lanes or with another step, says so by
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol, TypeAlias
 
 from semel.codegen.scalar.branches import branch, jump, phi
@@ -48,17 +49,27 @@ class CountedLoops:
         self.body, self.rules = body, rules
         #: What became of values for each number of an unrolled index: other loops repeat them.
         self._copies: dict[tuple[Index, int], IndexMap] = {}
+        #: Indices that were a number: what was computed with it is known everywhere since.
+        self._numbers: set[Index] = set()
 
     def loop(self, loop: ir.Loop) -> None:
         """A loop that takes one element at a time, whatever its lanes."""
         if loop.unroll:
             self._unrolled(loop)
             return
+        loop = self.with_own_index(loop)
         start, stop = self.indices.dim(loop.start), self.indices.dim(loop.stop)
         known = isinstance(loop.start, int) and isinstance(loop.stop, int)
         if known and loop.start >= loop.stop:  # type: ignore[operator]
             return
         self.counted(loop.index, start.text, stop.text, 1, loop.body, runs=known)
+
+    def with_own_index(self, loop: ir.Loop) -> ir.Loop:
+        """The loop with another index, if there was one with this index that ran once."""
+        if loop.index not in self._numbers:
+            return loop
+        own = Index(self.out.name(loop.index.name), loop.index.extent)
+        return replace(loop, index=own, body=substitute_indices(loop.body, {loop.index: own}))
 
     def _unrolled(self, loop: ir.Loop) -> None:
         if not (isinstance(loop.start, int) and isinstance(loop.stop, int)):
@@ -104,9 +115,14 @@ class CountedLoops:
         `emit` emits an iteration, given the index as text, where that is more than the statements
         of the body. `carried` are the locals that iterations hand on, if not those it assigns.
         """
-        emit = emit or (lambda _: self.body.run(body))
+
+        def run(_: str) -> None:
+            self.body.run(body)
+
         if runs and start.isdecimal() and stop.isdecimal() and int(stop) - int(start) <= step:
-            self._once(index, start, emit)
+            if emit is None:
+                self._numbers.add(index)
+            self._once(index, start, emit or run)
             return
         frame, out = self.frame, self.out
         parent = frame.scope
@@ -124,7 +140,7 @@ class CountedLoops:
         for key in changed:
             phis[key] = f"%{out.name('acc')}"
             frame.locals[key] = Ref(phis[key], before[key].is_vector, frame.level)
-        emit(seen)
+        (emit or run)(seen)
         following = out.emit(child.lines, f"add nsw i64 {counter}, {step}")
         again = out.emit(child.lines, f"icmp slt i64 {following}, {stop}")
         frame.scopes.pop()

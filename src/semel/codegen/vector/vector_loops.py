@@ -92,6 +92,7 @@ class VectorLoops:
     def _vector_loop(self, loop: ir.Loop) -> None:
         if self.lanes.vector is not None:
             raise InternalError("emit", f"vector loop {loop.index} inside another.")
+        loop = self.loops.with_own_index(loop)
         spans = self._spans(loop)
         if not spans:
             return
