@@ -7,7 +7,7 @@ remembers what it has: loop invariants leave their loops, and what is common is 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from semel.errors import InternalError
 from semel.ir.expr import Dim, Index, Variable
@@ -27,7 +27,8 @@ class Scope:
     is_conditional: bool = False
 
 
-class Ref(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Ref:
     """An SSA value: its text, whether it has lanes, and the scope that defines it."""
 
     text: str
