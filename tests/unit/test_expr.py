@@ -309,6 +309,38 @@ def test_what_sums_do_not_divide_stays() -> None:
     assert floordiv(N * N + 1, N + 1) == Fn("floordiv", (N * N + 1, N + 1))
 
 
+LINE, ROW, PLACE = Index("line", 64), Index("row", 56), Index("place", 56)
+TALL, WIDE = Variable("tall", 1), Variable("wide", 1)
+H, W = Index("h", TALL), Index("w", WIDE)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "quotient"),
+    [
+        (3136 * LINE + 56 * ROW + PLACE, 25088, floordiv(LINE, 8)),
+        (3136 * LINE + 56 * ROW + PLACE, 112, 28 * LINE + floordiv(ROW, 2)),
+        (56 * ROW + 8 * R + 7, 112, floordiv(ROW, 2)),
+        (TALL * WIDE * LINE + WIDE * H + W, 8 * TALL * WIDE, floordiv(LINE, 8)),
+    ],
+)
+def test_what_carries_nothing_is_left_out_of_a_division(a: Dim, b: Dim, quotient: Dim) -> None:
+    assert floordiv(a, b) == quotient
+    assert floordiv(a, b) * b + mod(a, b) == a
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (28 * LINE + PLACE, 56),
+        (56 * ROW + PLACE + 1, 112),
+        (R + 9, 9 * N - 9 * K),  # of a negative divisor the quotient is rounded the other way
+    ],
+)
+def test_what_may_carry_stays(a: Dim, b: Dim) -> None:
+    assert floordiv(a, b) == Fn("floordiv", (a, b))
+    assert floordiv(a, b) * b + mod(a, b) == a
+
+
 def test_minima_and_maxima_that_hold_each_other_fold() -> None:
     assert minimum(maximum(N, M), M) == M
     assert maximum(minimum(N, M), M) == M
