@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from semel.ir.expr import atoms
 from semel.kernel import ir
 from semel.kernel.ir import Local, Statement, walk_statements, walk_values
 
@@ -85,6 +86,29 @@ def registers_at_once(loop: ir.Loop) -> int:
     if operations <= LIGHT_BODY:
         return 4
     return 2 if operations <= MEDIUM_BODY else 1
+
+
+def elements_at_once(loop: ir.Loop) -> int:
+    """How many elements of a vector loop fit where one of 32 bits does: of bytes four.
+
+    More than one only where nothing wider is computed for each lane, a place neither, and lanes
+    share nothing.
+    """
+    inner = list(walk_statements(loop.body))
+    if not all(isinstance(s, ir.Store) for s in inner):
+        return 1
+    varying: set[ir.Value] = set()
+    widest = max(s.buffer.dtype.bits for s in inner if isinstance(s, ir.Store))
+    for value in walk_values([v for s in inner for v in ir.statement_values(s)]):
+        place = 0
+        if value.op == "index":
+            place = value.data
+        elif value.op in ("load", "word"):
+            place = value.data[1]
+        if loop.index in atoms(place) or not varying.isdisjoint(value.args):
+            varying.add(value)
+            widest = max(widest, value.dtype.bits)
+    return max(1, 32 // max(widest, 8))
 
 
 def _stores_copies(statement: Statement) -> bool:

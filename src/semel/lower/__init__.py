@@ -21,7 +21,12 @@ from semel.ir.target import Target
 from semel.kernel import ir
 from semel.kernel.ir import Kernel, Statement
 from semel.kernel.math import expand_kernel_math
-from semel.kernel.shared_lanes import registers_at_once, sum_lanes, widest_total
+from semel.kernel.shared_lanes import (
+    elements_at_once,
+    registers_at_once,
+    sum_lanes,
+    widest_total,
+)
 from semel.lower.attention import lower_attention
 from semel.lower.byte_dot import lower_words
 from semel.lower.choices import Choice, default_choice, is_empty
@@ -164,6 +169,7 @@ def _widen(statement: Statement, registers: int | None) -> Statement:
             bits = widest_total(statement)
             if bits is not None:
                 return replace(statement, lanes=sum_lanes(bits))
+            lanes *= elements_at_once(statement)
             return replace(statement, lanes=lanes * (registers or registers_at_once(statement)))
         case ir.Loop() | ir.If():
             return replace(statement, body=tuple(_widen(s, registers) for s in statement.body))

@@ -24,6 +24,7 @@ from semel.ir.expr import (
     Dim,
     Index,
     atoms,
+    bounds,
     ceildiv,
     floordiv,
     linear_coefficient,
@@ -132,7 +133,25 @@ def inside_and_ends(
     first = minimum(maximum(inside.low.get(loop, 0), start), stop)
     last = maximum(minimum(inside.high.get(loop, loop.extent), stop), first)
     parts = [(start, first, body), (first, last, bare), (last, stop, body)]
-    return [part for part in parts if part[0] != part[1]]
+    return [(a, b, _decided(loop, a, b, s, inside.tests)) for a, b, s in parts if a != b]
+
+
+def _decided(
+    loop: Index, start: Dim, stop: Dim, body: tuple[Statement, ...], tests: set[Value]
+) -> tuple[Statement, ...]:
+    """The body without the tests that hold, or fail, for all of [start, stop)."""
+    here = start + Index(f"{loop.name}.at", stop - start)
+    holds: set[Value] = set()
+    fails: set[Value] = set()
+    for test in tests:
+        least = _least(test)
+        assert least is not None
+        ends = bounds(substitute(least, {loop: here}))
+        if ends[0] is not None and ends[0] >= 0:
+            holds.add(test)
+        elif ends[1] is not None and ends[1] < 0:
+            fails.add(test)
+    return assume(body, holds.__contains__, fails.__contains__) if holds or fails else body
 
 
 def ending_whole(loop: Statement, lanes: int) -> list[Statement]:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from semel.codegen.scalar.conversions import Conversions
 from semel.codegen.scalar.frame import Frame, Ref
 from semel.codegen.scalar.indices import Indices
-from semel.codegen.scalar.instructions import Instructions
+from semel.codegen.scalar.instructions import MANY_LANES, Instructions
 from semel.codegen.scalar.llvm_types import element_type, mangle, memory_type, vector_of
 from semel.codegen.scalar.scalar_memory import ScalarMemory
 from semel.codegen.vector.vector_lanes import VectorLanes
@@ -80,9 +80,12 @@ class LaneMemory:
             raw = self._gather(buffer, at, self.lanes.mask(guard), lanes)
         text = self.conversions.from_memory(lines, buffer.dtype, raw, lanes)
         if guard is not None and other is not None:
-            keep = self.lanes.spread(guard, BOOL)
-            fill = self.lanes.spread(other, value.dtype)
-            text = self.out.select(lines, element_type(value.dtype), lanes, keep, text, fill)
+            element, fill = element_type(value.dtype), self.lanes.spread(other, value.dtype)
+            if guard.is_vector or lanes < MANY_LANES:
+                keep = self.lanes.spread(guard, BOOL)
+                text = self.out.select(lines, element, lanes, keep, text, fill)
+            else:
+                text = self.out.choose(lines, element, lanes, guard.text, text, fill)
         return Ref(text, True, self.frame.level)
 
     def _is_whole(self, guard: Ref | None) -> bool:

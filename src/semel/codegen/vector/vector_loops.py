@@ -26,7 +26,13 @@ from semel.codegen.vector.vector_lanes import Vector, VectorLanes
 from semel.errors import InternalError
 from semel.kernel import ir
 from semel.kernel.ir import Local, Statement, walk_statements
-from semel.kernel.shared_lanes import joining, registers_at_once, rest_lanes, widest_total
+from semel.kernel.shared_lanes import (
+    elements_at_once,
+    joining,
+    registers_at_once,
+    rest_lanes,
+    widest_total,
+)
 
 #: Half a register takes what is left of a known number of elements, if it has so many lanes.
 LEAST_LANES = 8
@@ -117,17 +123,14 @@ class VectorLoops:
     def _spans(self, loop: ir.Loop) -> list[_Span]:
         """The loop's elements: all lanes at a time, then fewer, the last of them masked."""
         wide, masked = self._steps(loop)
+        between = self._between(loop, wide, masked)
         start, stop = self.indices.dim(loop.start).text, self.indices.dim(loop.stop).text
         count = loop.stop - loop.start
         if not isinstance(count, int):
-            lines = self.frame.lines
-            length = self.out.emit(lines, f"sub nsw i64 {stop}, {start}")
-            whole = self.out.emit(lines, f"and i64 {length}, {-wide.lanes}")
-            middle = self.out.emit(lines, f"add nsw i64 {start}, {whole}")
-            return [_Span(wide, start, middle), _Span(masked, middle, stop)]
+            return self._open_spans((wide, *between), masked, start, stop)
         found: list[_Span] = []
         done = 0
-        steps = [wide, replace(masked, is_masked=False)]
+        steps = [wide, *between, replace(masked, is_masked=False)]
         is_wide = widest_total(loop) is None and masked.lanes >= 2 * LEAST_LANES
         if is_wide and _goes_in_halves(loop, count % masked.lanes):
             masked = _Step(masked.lanes // 2, masked.at_once // 2, is_masked=True)
@@ -140,6 +143,29 @@ class VectorLoops:
                 done = end
         return found
 
+    def _open_spans(
+        self, steps: Sequence[_Step], masked: _Step, start: str, stop: str
+    ) -> list[_Span]:
+        """The same of a number of elements that the run knows."""
+        lines, found = self.frame.lines, []
+        for step in steps:
+            length = self.out.emit(lines, f"sub nsw i64 {stop}, {start}")
+            whole = self.out.emit(lines, f"and i64 {length}, {-step.lanes}")
+            middle = self.out.emit(lines, f"add nsw i64 {start}, {whole}")
+            found.append(_Span(step, start, middle))
+            start = middle
+        return [*found, _Span(masked, start, stop)]
+
+    def _between(self, loop: ir.Loop, wide: _Step, masked: _Step) -> list[_Step]:
+        """Whole registers of narrow elements, and halves, where masks of such are bit by bit."""
+        if widest_total(loop) is not None or self.bits == 512:
+            return []
+        found, lanes = [], self.bits // 32 * elements_at_once(loop)
+        while masked.lanes < lanes < wide.lanes:
+            found.append(_Step(lanes, lanes))
+            lanes //= 2
+        return found
+
     def _steps(self, loop: ir.Loop) -> tuple[_Step, _Step]:
         """What one iteration takes: of the loop, and of what is left of it in the end.
 
@@ -148,7 +174,9 @@ class VectorLoops:
         """
         bits = widest_total(loop)
         if bits is None:
-            narrow = min(self.bits // 32, loop.lanes)
+            has_masks = self.bits == 512  # of elements of any width
+            narrow = self.bits // 32 * (elements_at_once(loop) if has_masks else 1)
+            narrow = min(narrow, loop.lanes)
             return _Step(loop.lanes, loop.lanes), _Step(narrow, narrow, is_masked=True)
         register, rest = self.bits // bits, rest_lanes(loop.lanes, bits)
         at_once = min(registers_at_once(loop) * register, loop.lanes)
@@ -184,8 +212,16 @@ class VectorLoops:
                 self.frame.locals[parts[part]] = self.frame.locals[key]
 
     def _mask(self, index: str, offset: int, stop: str, lanes: int) -> str:
-        """Lanes from `index` + `offset` on whose element lies before `stop`."""
+        """Lanes from `index` + `offset` on whose element lies before `stop`.
+
+        A mask that is known is a constant: where the machine has none for bytes, LLVM writes out
+        the lanes that are there, and not a branch for each.
+        """
         lines = self.frame.lines
+        if index.isdecimal() and stop.isdecimal() and self.bits != 512:
+            count = int(stop) - int(index) - offset
+            bits = ("true" if lane < count else "false" for lane in range(lanes))
+            return f"<{', '.join(f'i1 {bit}' for bit in bits)}>"
         if offset:
             index = self.out.emit(lines, f"add nsw i64 {index}, {offset}")
         left = self.out.emit(lines, f"sub nsw i64 {stop}, {index}")
