@@ -193,8 +193,8 @@ def test_the_edge_is_no_wider_than_it_must_be(row: Any, column: Any) -> None:
 
 
 @pytest.mark.parametrize("width", [40, Variable("w", 1, 60)])
-def test_a_pad_of_few_channels_asks_at_its_ends_only(width: Dim) -> None:
-    """Pixels and channels are one loop, and inside the image nothing is tested lane by lane."""
+def test_a_pad_of_few_channels_asks_nothing_lane_by_lane(width: Dim) -> None:
+    """Pixels and channels are one loop, inside the image and in the padding at both ends."""
     x = Tensor.input("x", (1, 9, width, 3))
     _, (lowered,) = lower_graph([x.pad([(0, 0), (1, 1), (2, 1), (0, 0)])])
     loops = [s for s in walk_statements(lowered.kernel.body) if isinstance(s, ir.Loop)]
@@ -208,7 +208,7 @@ def test_a_pad_of_few_channels_asks_at_its_ends_only(width: Dim) -> None:
         )
         for loop in vectors
     ]
-    assert len(vectors) == 3 and tests[1] == 0 and tests[0] > 0 and tests[2] > 0
+    assert len(vectors) == 3 and not any(tests)
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4, 5])
