@@ -138,6 +138,7 @@ CASES: dict[str, Case] = {
     "conv": (conv, (1, 3, 9, 9), "float32"),
     "depthwise": (depthwise, (1, 3, 9, 9), "float32"),
     "depthwise_strided": (strided, (1, 3, 11, 37), "float32"),
+    "bytes": (lambda x: x + x.roll(1, 1), (3, 255), "int8"),
     "running": (lambda x: x.cumsum(1), (3, 50), "float32"),
     **{
         name: (methodcaller(name), (501,), "float32")

@@ -11,11 +11,12 @@ from tests.codegen.lowering import lower_graph
 from tests.ops.windows_reference import np_conv, np_pool
 
 from semel import Tensor, Variable
-from semel.ir.expr import Dim
+from semel.ir.expr import Dim, Index
 from semel.ir.target import named_target
 from semel.kernel import ir
 from semel.kernel.ir import Kernel, Loop, statement_values, walk_statements, walk_values
-from semel.lower.planes import BAND_BYTES, LONG_BAND
+from semel.lower.lowered import Names
+from semel.lower.planes import BAND_BYTES, LONG_BAND, find_planes
 
 Net = Callable[[Tensor], Tensor]
 
@@ -129,6 +130,18 @@ def test_pools_of_other_dtypes(dtype: str) -> None:
     x = (data(5, 2, 6, 19, 23) * 50).astype(np.int8).astype(dtype)
     got = Tensor.input("x", x.shape, dtype).max_pool(3, 2, 1).prepare()(x=x)
     np.testing.assert_array_equal(got, np_pool("max", x, 3, 2, 1))
+
+
+def test_only_what_windows_ask_for_is_looked_for_in_the_band() -> None:
+    node = (image() + 1).node
+    y, x = Index("y", 16), Index("x", 20)
+    dy, dx = Index("dy", 3), Index("dx", 3)
+    asked = (Index("n", 2), Index("c", 6), 2 * y + dy, 2 * x + dx)
+    planes = find_planes(node, asked, [y, x], [dy, dx], node.inputs, Names())
+    assert planes is not None
+    assert planes.element(node, asked) is not None
+    assert planes.element(node, (*asked[:2], y, x)) is None
+    assert planes.element(node.inputs[0], asked) is None
 
 
 def test_few_taps_are_read_where_they_are() -> None:

@@ -97,8 +97,8 @@ class Planes:
     # ------------------------------------------------------------ what the kernel reads
 
     def element(self, node: Node, at: Indices) -> Value | None:
-        """The element in scratch, if it is one of the operand's."""
-        if node is not self.node:
+        """The element in scratch, if it is what the windows ask for: others may lie in no band."""
+        if node is not self.node or at != self.at:
             return None
         across, rest = self.across, at[self.across.axis]
         rest = rest - across.stride * self.first_column
