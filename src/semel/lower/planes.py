@@ -55,7 +55,7 @@ MAX_TAPS = 32
 
 @dataclass(frozen=True)
 class _Along:
-    """An axis that windows slide along: element `stride * place + at tap` of it is read."""
+    """An axis that windows slide along: element `stride * place + dilation * tap` is read."""
 
     axis: int
     place: Index
