@@ -621,8 +621,8 @@ def _divmod(a: Dim, b: Dim) -> tuple[Dim, Dim]:
     apart = _without_carry(remainder, b)
     if apart is not None:
         # (a*c + r) // (b*c) is a // b where r is less than c: rows of whole lines.
-        common, high, low = apart
-        reduced = _divmod(high, _exact(b, common))
+        common, high, rest_of_b, low = apart
+        reduced = _divmod(high, rest_of_b)
         return add(quotient_dim, reduced[0]), add(mul(common, reduced[1]), low)
     if isinstance(b, Expr) and len(b.terms) > 1:
         shared, rest_of_b = _primitive(b)
@@ -634,15 +634,15 @@ def _divmod(a: Dim, b: Dim) -> tuple[Dim, Dim]:
     return add(quotient_dim, _atom_div(remainder, b)), _atom_mod(remainder, b)
 
 
-def _without_carry(a: Dim, b: Dim) -> tuple[Dim, Dim, Dim] | None:
-    """(c, q, r) with a = q*c + r and 0 <= r < c, for a factor c of b; None if none is found.
+def _without_carry(a: Dim, b: Dim) -> tuple[Dim, Dim, Dim, Dim] | None:
+    """(c, q, d, r) with a = q*c + r, b = d*c and 0 <= r < c; None if no such c is found.
 
     Of a negative b the quotient is rounded the other way.
     """
     if len(terms(a)) < 2 or not is_nonnegative(b):
         return None
-    for term in terms(a):
-        monomial, factor = _common_factor(_build(dict([term])), b)
+    for each, count in terms(a):
+        monomial, factor = _common_factor(_build({each: count}), b)
         common = _build({monomial: factor})
         if common in (1, b):
             continue
@@ -656,14 +656,8 @@ def _without_carry(a: Dim, b: Dim) -> tuple[Dim, Dim, Dim] | None:
                 high[found[0]] = found[1]
         rest = _build(low)
         if is_nonnegative(rest) and is_positive(add(common, mul(-1, symbolic_max(rest)))):
-            return common, _build(high), rest
+            return common, _build(high), _divided(b, monomial, factor), rest
     return None
-
-
-def _exact(a: Dim, b: Dim) -> Dim:
-    """a / b, for one term b that divides every term of a."""
-    ((monomial, factor),) = terms(b)
-    return _divided(a, monomial, factor)
 
 
 def _primitive(value: Expr) -> tuple[Dim, Dim]:

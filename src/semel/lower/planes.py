@@ -173,7 +173,7 @@ class Planes:
             asking = (*evaluate.prelude[start:], store)
             parts = inside_and_ends(column, 0, last, asking, fixed)
             for begin, end, inner in parts:
-                # In the padding the places are few, and asked one by one.
+                # The ends of a row of any size must ask all that was asked: places one by one.
                 if len(parts) > 1 and inner is asking:
                     body.append(ir.Loop(column, begin, end, inner))
                 else:
@@ -321,7 +321,7 @@ def _cut(node: Node, at: Indices, across: _Along, down: _Along | None, names: Na
     width = upper_bound(across.place.extent)
     columns = LONG_BAND if width is None else max(1, min(width, LONG_BAND))
     pitch = columns + across.span // across.stride
-    row_bytes = pitch * len(across.phases) * node.type.dtype.size_bytes
+    row_bytes = pitch * across.stride * node.type.dtype.size_bytes
     rows, height = 1, 1
     if down is not None:
         most = upper_bound(down.place.extent)

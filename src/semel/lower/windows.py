@@ -124,22 +124,29 @@ def inside_and_ends(
     body: tuple[Statement, ...],
     fixed: Collection[Index] = (),
 ) -> list[tuple[Dim, Dim, tuple[Statement, ...]]]:
-    """[start, stop) in up to three: where the body must ask, where no test on the loop can fail,
-    and where it must ask again. What is `fixed` is known before the loop."""
+    """[start, stop) in up to three: where no test on the loop can fail, before it and behind it.
+
+    There the body asks what the ends of the part do not decide. What is `fixed` is known before
+    the loop.
+    """
     inside = _inside(body, [loop], fixed)
     if not inside.tests:
         return [(start, stop, body)]
     bare = assume(body, inside.tests.__contains__)
     first = minimum(maximum(inside.low.get(loop, 0), start), stop)
     last = maximum(minimum(inside.high.get(loop, loop.extent), stop), first)
-    parts = [(start, first, body), (first, last, bare), (last, stop, body)]
-    return [(a, b, _decided(loop, a, b, s, inside.tests)) for a, b, s in parts if a != b]
+    before = _decided(loop, start, first, body, inside.tests)
+    behind = _decided(loop, last, stop, body, inside.tests)
+    parts = [(start, first, before), (first, last, bare), (last, stop, behind)]
+    return [part for part in parts if part[0] != part[1]]
 
 
 def _decided(
     loop: Index, start: Dim, stop: Dim, body: tuple[Statement, ...], tests: set[Value]
 ) -> tuple[Statement, ...]:
     """The body without the tests that hold, or fail, for all of [start, stop)."""
+    if start == stop:
+        return body
     here = start + Index(f"{loop.name}.at", stop - start)
     holds: set[Value] = set()
     fails: set[Value] = set()

@@ -76,12 +76,11 @@ class CountedLoops:
             raise InternalError("emit", f"unrolled loop {loop.index} has symbolic bounds.")
         if any(rule(loop) for rule in self.rules):
             return
+        binds = any(isinstance(s, ir.Bind) for s in walk_statements(loop.body))
         for i in range(loop.start, loop.stop):
-            self.body.run(self._copy(loop, i))
+            self.body.run(copy_of(loop.body, {loop.index: i}, i) if binds else self._copy(loop, i))
 
     def _copy(self, loop: ir.Loop, number: int) -> tuple[Statement, ...]:
-        if any(isinstance(s, ir.Bind) for s in walk_statements(loop.body)):
-            return copy_of(loop.body, {loop.index: number}, number)
         found = self._copies.get((loop.index, number))
         if found is None:
             found = self._copies[loop.index, number] = IndexMap({loop.index: number})
@@ -115,14 +114,12 @@ class CountedLoops:
         `emit` emits an iteration, given the index as text, where that is more than the statements
         of the body. `carried` are the locals that iterations hand on, if not those it assigns.
         """
-
-        def run(_: str) -> None:
-            self.body.run(body)
-
+        is_scalar = emit is None
+        emit = emit or (lambda _: self.body.run(body))
         if runs and start.isdecimal() and stop.isdecimal() and int(stop) - int(start) <= step:
-            if emit is None:
+            if is_scalar:
                 self._numbers.add(index)
-            self._once(index, start, emit or run)
+            self._once(index, start, emit)
             return
         frame, out = self.frame, self.out
         parent = frame.scope
@@ -140,7 +137,7 @@ class CountedLoops:
         for key in changed:
             phis[key] = f"%{out.name('acc')}"
             frame.locals[key] = Ref(phis[key], before[key].is_vector, frame.level)
-        (emit or run)(seen)
+        emit(seen)
         following = out.emit(child.lines, f"add nsw i64 {counter}, {step}")
         again = out.emit(child.lines, f"icmp slt i64 {following}, {stop}")
         frame.scopes.pop()

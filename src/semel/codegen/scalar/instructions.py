@@ -13,10 +13,6 @@ from typing import Any
 from semel.codegen.scalar.llvm_types import element_type, literal, mangle, vector_of
 from semel.ir.types import DType
 
-#: From so many lanes on, a mask that is one bit in every lane, and comes from outside of a loop, is
-#: put together lane by lane where the machine has no registers for masks.
-MANY_LANES = 32
-
 
 class Instructions:
     """Lines with fresh names, and the declarations they need."""
@@ -105,11 +101,6 @@ class Instructions:
     ) -> str:
         kind, mask = vector_of(element, lanes), vector_of("i1", lanes)
         return self.emit(lines, f"select {mask} {cond}, {kind} {a}, {kind} {b}")
-
-    def choose(self, lines: list[str], element: str, lanes: int, bit: str, a: str, b: str) -> str:
-        """`a` or `b` whole, as one bit says; only for `MANY_LANES`."""
-        kind = vector_of(element, lanes)
-        return self.emit(lines, f"select i1 {bit}, {kind} {a}, {kind} {b}")
 
     def compare(
         self, lines: list[str], code: str, element: str, lanes: int | None, a: str, b: str

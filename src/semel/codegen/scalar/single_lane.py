@@ -36,6 +36,9 @@ class Lanes(Protocol):
     def spread(self, ref: Ref, dtype: DType) -> str:
         """The value in every lane."""
 
+    def choose(self, lines: list[str], dtype: DType, condition: Ref, a: Ref, b: Ref) -> str:
+        """In every lane one of two values, of which one has lanes, or the condition."""
+
     def declared(self, ref: Ref, dtype: DType) -> Ref:
         """The value as a local holds it that is declared here."""
 
@@ -68,6 +71,9 @@ class OneLane:
 
     def spread(self, ref: Ref, dtype: DType) -> str:
         raise InternalError("emit", f"value {ref.text} has lanes in scalar code.")
+
+    def choose(self, lines: list[str], dtype: DType, condition: Ref, a: Ref, b: Ref) -> str:
+        raise InternalError("emit", f"condition {condition.text} has lanes in scalar code.")
 
     def declared(self, ref: Ref, dtype: DType) -> Ref:
         return ref

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from semel.codegen.scalar.conversions import Conversions
 from semel.codegen.scalar.frame import Frame, Ref, constants
 from semel.codegen.scalar.indices import Indices
-from semel.codegen.scalar.instructions import MANY_LANES, Instructions
+from semel.codegen.scalar.instructions import Instructions
 from semel.codegen.scalar.llvm_types import element_type, literal
 from semel.codegen.scalar.scalar_memory import Memory
 from semel.codegen.scalar.scalars import Scalars
@@ -168,12 +168,11 @@ class Values:
         level = max((a.level for a in args), default=0)
         is_vector = any(a.is_vector for a in args)
         lanes = self.lanes.count if is_vector else None
-        if value.op == "select" and (lanes or 0) >= MANY_LANES and not args[0].is_vector:
-            assert lanes is not None
-            a, b = (self.lanes.spread(r, value.dtype) for r in args[1:])
-            lines, element = self.frame.scopes[level].lines, element_type(value.dtype)
-            text = self.out.choose(lines, element, lanes, args[0].text, a, b)
-            return self._remember(value, Ref(text, True, level))
+        if value.op == "select" and lanes:
+            lines = self.frame.scopes[level].lines
+            return self._remember(
+                value, Ref(self.lanes.choose(lines, value.dtype, *args), True, level)
+            )
         texts = [
             self.lanes.spread(r, a.dtype) if lanes else r.text
             for r, a in zip(args, value.args, strict=True)

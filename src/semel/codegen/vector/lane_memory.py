@@ -13,13 +13,12 @@ from collections.abc import Sequence
 from semel.codegen.scalar.conversions import Conversions
 from semel.codegen.scalar.frame import Frame, Ref
 from semel.codegen.scalar.indices import Indices
-from semel.codegen.scalar.instructions import MANY_LANES, Instructions
-from semel.codegen.scalar.llvm_types import element_type, mangle, memory_type, vector_of
+from semel.codegen.scalar.instructions import Instructions
+from semel.codegen.scalar.llvm_types import mangle, memory_type, vector_of
 from semel.codegen.scalar.scalar_memory import ScalarMemory
 from semel.codegen.vector.vector_lanes import VectorLanes
 from semel.errors import InternalError
 from semel.ir.expr import Dim, lower_bound
-from semel.ir.types import BOOL
 from semel.kernel.ir import Buffer, Value
 
 #: Elements from one lane to the next up to which vectors are loaded whole and lanes are picked.
@@ -80,12 +79,8 @@ class LaneMemory:
             raw = self._gather(buffer, at, self.lanes.mask(guard), lanes)
         text = self.conversions.from_memory(lines, buffer.dtype, raw, lanes)
         if guard is not None and other is not None:
-            element, fill = element_type(value.dtype), self.lanes.spread(other, value.dtype)
-            if guard.is_vector or lanes < MANY_LANES:
-                keep = self.lanes.spread(guard, BOOL)
-                text = self.out.select(lines, element, lanes, keep, text, fill)
-            else:
-                text = self.out.choose(lines, element, lanes, guard.text, text, fill)
+            found = Ref(text, True, self.frame.level)
+            text = self.lanes.choose(lines, value.dtype, guard, found, other)
         return Ref(text, True, self.frame.level)
 
     def _is_whole(self, guard: Ref | None) -> bool:

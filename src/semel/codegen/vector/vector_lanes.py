@@ -31,6 +31,9 @@ from semel.kernel.ir import Local
 
 #: How often elements are repeated side by side where that is known of a vector.
 REPEATS = (2, 4, 8)
+#: From so many lanes on, a mask that is one bit in every lane, and comes from outside of a loop, is
+#: put together lane by lane where the machine has no registers for masks.
+MANY_LANES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,16 @@ class VectorLanes:
         home = self.frame.scopes[ref.level]
         text = self.out.splat(home.lines, element_type(dtype), ref.text, lanes)
         return self.frame.keep(key, Ref(text, True, ref.level)).text
+
+    def choose(self, lines: list[str], dtype: DType, condition: Ref, a: Ref, b: Ref) -> str:
+        lanes, element = self.opened.lanes, element_type(dtype)
+        kind, texts = vector_of(element, lanes), [self.spread(each, dtype) for each in (a, b)]
+        if condition.is_vector or lanes < MANY_LANES:
+            mask = self.spread(condition, BOOL)
+            return self.out.select(lines, element, lanes, mask, *texts)
+        return self.out.emit(
+            lines, f"select i1 {condition.text}, {kind} {texts[0]}, {kind} {texts[1]}"
+        )
 
     def declared(self, ref: Ref, dtype: DType) -> Ref:
         if self.vector is None:

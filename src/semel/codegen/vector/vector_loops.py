@@ -122,15 +122,14 @@ class VectorLoops:
 
     def _spans(self, loop: ir.Loop) -> list[_Span]:
         """The loop's elements: all lanes at a time, then fewer, the last of them masked."""
-        wide, masked = self._steps(loop)
-        between = self._between(loop, wide, masked)
+        *whole, masked = self._steps(loop)
         start, stop = self.indices.dim(loop.start).text, self.indices.dim(loop.stop).text
         count = loop.stop - loop.start
         if not isinstance(count, int):
-            return self._open_spans((wide, *between), masked, start, stop)
+            return self._open_spans(whole, masked, start, stop)
         found: list[_Span] = []
         done = 0
-        steps = [wide, *between, replace(masked, is_masked=False)]
+        steps = [*whole, replace(masked, is_masked=False)]
         is_wide = widest_total(loop) is None and masked.lanes >= 2 * LEAST_LANES
         if is_wide and _goes_in_halves(loop, count % masked.lanes):
             masked = _Step(masked.lanes // 2, masked.at_once // 2, is_masked=True)
@@ -156,31 +155,25 @@ class VectorLoops:
             start = middle
         return [*found, _Span(masked, start, stop)]
 
-    def _between(self, loop: ir.Loop, wide: _Step, masked: _Step) -> list[_Step]:
-        """Whole registers of narrow elements, and halves, where masks of such are bit by bit."""
-        if widest_total(loop) is not None or self.bits == 512:
-            return []
-        found, lanes = [], self.bits // 32 * elements_at_once(loop)
-        while masked.lanes < lanes < wide.lanes:
-            found.append(_Step(lanes, lanes))
-            lanes //= 2
-        return found
-
-    def _steps(self, loop: ir.Loop) -> tuple[_Step, _Step]:
-        """What one iteration takes: of the loop, and of what is left of it in the end.
+    def _steps(self, loop: ir.Loop) -> list[_Step]:
+        """What iterations take: of the loop, and of what is left of it, the last of it masked.
 
         Lanes that share a sum are those of the text; the machine decides how many of them run
-        side by side. Other loops end with one register's width.
+        side by side. Other loops end with one register's width; of narrow elements, where masks of
+        such are bit by bit, with whole registers, halves of them and few lanes.
         """
-        bits = widest_total(loop)
-        if bits is None:
-            has_masks = self.bits == 512  # of elements of any width
-            narrow = self.bits // 32 * (elements_at_once(loop) if has_masks else 1)
-            narrow = min(narrow, loop.lanes)
-            return _Step(loop.lanes, loop.lanes), _Step(narrow, narrow, is_masked=True)
-        register, rest = self.bits // bits, rest_lanes(loop.lanes, bits)
-        at_once = min(registers_at_once(loop) * register, loop.lanes)
-        return _Step(loop.lanes, at_once), _Step(rest, min(register, rest), is_masked=True)
+        wide, bits = loop.lanes, widest_total(loop)
+        if bits is not None:
+            register, rest = self.bits // bits, rest_lanes(wide, bits)
+            at_once = min(registers_at_once(loop) * register, wide)
+            return [_Step(wide, at_once), _Step(rest, min(register, rest), is_masked=True)]
+        few, register = self.bits // 32, self.bits // 32 * elements_at_once(loop)
+        masked = min(register if self.bits == 512 else few, wide)
+        found = [_Step(wide, wide)]
+        while masked < register < wide:
+            found.append(_Step(register, register))
+            register //= 2
+        return [*found, _Step(masked, masked, is_masked=True)]
 
     def _iteration(self, loop: ir.Loop, span: _Span, index: str) -> None:
         """The body for the lanes of one iteration, those that run side by side after the other.
