@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.decode import decode_lines
 from benchmarks.devices import measure_devices
-from benchmarks.driver import RowResult, installed_peers, measure
+from benchmarks.driver import VARIANT, RowResult, installed_peers, is_tree, measure
 from benchmarks.experts import (
     QUICK,
     ExpertTable,
@@ -67,7 +67,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if (row.group == group or (group == "all" and not row.group.endswith("_quick")))
         and (not arguments.rows or row.name in arguments.rows)
     ]
-    peers = installed_peers(arguments.peers)
+    peers = [
+        *installed_peers(arguments.peers),
+        *(f"semel{VARIANT}{it}" for it in arguments.against),
+    ]
     results: list[RowResult] = []
     versions: dict[str, str] = {}
     for threads in arguments.threads if rows else ():
@@ -122,6 +125,13 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--target", type=_target, metavar="NAME", help="what Semel compiles for: x86-64-v3, ..."
     )
+    parser.add_argument(
+        "--against",
+        type=_variants,
+        default=[],
+        metavar="WHAT,..",
+        help="Semel once more in the same rotation: for another target, or that of another tree",
+    )
     parser.add_argument("--json", metavar="FILE", help="write everything measured")
     parser.add_argument("--rows", type=_names(ROWS), metavar="ROW,..", help=", ".join(ROWS))
     parser.add_argument(
@@ -143,6 +153,11 @@ def _target(text: str) -> str:
     except UserError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
     return text
+
+
+def _variants(text: str) -> list[str]:
+    """Trees and targets, each checked."""
+    return [word if is_tree(word) else _target(word) for word in text.split(",")]
 
 
 def _counts(text: str) -> list[int]:

@@ -31,6 +31,14 @@ _BLOCK_S = (0.06, 0.15)
 SETTLE_S = 0.05
 _SETTLE_ALONE_S = 0.004  # nobody has workers
 _LIMITS = "limits"
+_TREE = Path(__file__).resolve().parent.parent
+#: Between the name of a runtime and what is different about it.
+VARIANT = "@"
+
+
+def is_tree(variant: str) -> bool:
+    """Whether a variant is a tree with benchmarks of its own, and not a target's name."""
+    return bool(variant) and (Path(variant) / "benchmarks" / "worker.py").is_file()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +63,29 @@ class RowResult:
 
 
 class Worker:
-    """A peer's process, as the driver sees it."""
+    """A peer's process, as the driver sees it.
+
+    `semel@x86-64-v3` is Semel as it is on a lesser machine, `semel@../before` that of another
+    tree, with that tree's own rows.
+    """
 
     def __init__(self, peer: str, threads: int) -> None:
         self.peer = peer
+        runtime, _, variant = peer.partition(VARIANT)
+        tree, environment = _TREE, _environment(threads)
+        if is_tree(variant):
+            tree = Path(variant).resolve()
+            environment["PYTHONPATH"] = str(tree / "src")
+        elif variant:
+            environment["SEMEL_TARGET"] = variant
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.worker", peer, str(threads)],
+            [sys.executable, "-m", "benchmarks.worker", runtime, str(threads)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            cwd=Path(__file__).parent.parent,
-            env=_environment(threads),
+            cwd=tree,
+            env=environment,
         )
         self.version = str(self._answer().get("version", ""))
 

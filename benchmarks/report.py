@@ -13,11 +13,11 @@ import os
 import platform
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.driver import RowResult, Timing
+from benchmarks.driver import VARIANT, RowResult, Timing
 from benchmarks.experts import ExpertTable
 from benchmarks.graphs import GraphRow
 from benchmarks.peers import NAMES
@@ -32,7 +32,10 @@ _TIE = 1.05  # two runs on a quiet machine differ by about this much
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A row judged: ratio to the best peer, its name, whether the bar is met, of the limit."""
+    """A row judged: ratio to the best peer, its name, whether the bar is met, of the limit.
+
+    `against` is Semel's time over that of each variant of it.
+    """
 
     row: str
     threads: int
@@ -40,6 +43,7 @@ class Verdict:
     best_peer: str
     met: str  # yes, no, tie, or - where nothing can be said
     share: float | None
+    against: Mapping[str, float] = field(default_factory=dict)
 
 
 def judge(results: Sequence[RowResult]) -> list[Verdict]:
@@ -54,6 +58,7 @@ def _judge(result: RowResult, known: Mapping[tuple[str, int], RowResult]) -> Ver
     ours = times.pop("semel", None)
     if ours is None:
         return Verdict(row.name, result.threads, None, "", "no", None)
+    against = {peer: ours / times.pop(peer) for peer in list(times) if VARIANT in peer}
     best = min(times, key=lambda peer: times[peer], default="")
     bounds: list[float] = []
     for kind, key, amount in row.bar.limits:
@@ -75,6 +80,7 @@ def _judge(result: RowResult, known: Mapping[tuple[str, int], RowResult]) -> Ver
         best,
         _met(ours, bounds),
         row.traffic / result.timings["semel"].p10 / rate if rate else None,
+        against,
     )
 
 
@@ -96,7 +102,10 @@ def _time(timing: Timing, statistic: str) -> float:
 def table(results: Sequence[RowResult]) -> str:
     """All results, aligned; times are median/p10 in microseconds."""
     peers = [n for n in NAMES if any(n in r.timings for r in results)]
-    head = ["row", "thr", *peers, "ratio", "best peer", "bar", "met", "of limit"]
+    variants = list(dict.fromkeys(n for r in results for n in r.timings if VARIANT in n))
+    held = [f"/ {variant.partition(VARIANT)[2]}" for variant in variants]
+    head = ["row", "thr", *peers, *variants]
+    head += ["ratio", "best peer", "bar", "met", "of limit", *held]
     lines = [head]
     for result, verdict in zip(results, judge(results), strict=True):
         row = ROWS[result.row]
@@ -104,12 +113,13 @@ def table(results: Sequence[RowResult]) -> str:
             [
                 row.title,
                 str(result.threads),
-                *(_cell(result.timings.get(peer)) for peer in peers),
-                "-" if verdict.ratio is None else f"{verdict.ratio:.2f}",
+                *(_cell(result.timings.get(peer)) for peer in (*peers, *variants)),
+                _ratio(verdict.ratio),
                 verdict.best_peer or "-",
                 row.bar.text or "-",
                 verdict.met,
                 "-" if verdict.share is None else f"{verdict.share:.0%}",
+                *(_ratio(verdict.against.get(variant)) for variant in variants),
             ]
         )
     text = align(lines)
@@ -124,6 +134,10 @@ def table(results: Sequence[RowResult]) -> str:
         "met = tie: within 5 %."
     ]
     return "\n".join([text, *notes, *errors])
+
+
+def _ratio(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.2f}"
 
 
 def _cell(timing: Timing | None) -> str:

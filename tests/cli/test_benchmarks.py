@@ -110,6 +110,28 @@ def test_decoders_of_all_runtimes_that_are_here_agree(capsys: pytest.CaptureFixt
     assert re.search(r"quick_40_of_512 +2 +semel ", said)
 
 
+def test_other_targets_and_trees_are_measured_in_the_same_rotation(tmp_path: Path) -> None:
+    here = Path(program.__file__).parent.parent
+    found = tmp_path / "found.json"
+    least = "x86-64-v2" if host_target().arch == "x86_64" else host_target().name
+    argv = ["calls", "--rows", "tiny_add", "--threads", "1", "--rounds", "1", "--peers", "semel"]
+    assert program.main([*argv, "--against", f"{least},{here}", "--json", str(found)]) == 0
+    (verdict,) = json.loads(found.read_text())["verdicts"]
+    assert verdict["against"].keys() == {f"semel@{least}", f"semel@{here}"}
+    assert all(0.05 < ratio < 20 for ratio in verdict["against"].values())
+
+
+def test_a_variant_of_semel_is_no_peer() -> None:
+    row = result("sum", semel=50, numpy=100)
+    row.timings["semel@x86-64-v3"] = Timing(25e-6, 25e-6, 10)
+    (verdict,) = judge([row])
+    assert verdict.best_peer == "numpy"
+    assert verdict.against == {"semel@x86-64-v3": pytest.approx(2.0)}
+    head, line = table([row]).splitlines()[:2]
+    assert head.endswith("/ x86-64-v3")
+    assert line.endswith(" 2.00")
+
+
 def test_more_room_may_not_cost_more() -> None:
     step = result("quick_40", semel=100)
     fast, slow = (judge([step, result("quick_40_of_512", semel=us)])[1] for us in (104, 130))
