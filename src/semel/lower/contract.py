@@ -44,6 +44,7 @@ from semel.lower.contraction import Contraction
 from semel.lower.evaluate import Evaluator, value_atoms
 from semel.lower.lowered import Lowered, Names, finish_kernel, split_rows
 from semel.lower.register_tiles import (
+    Level,
     RegisterTile,
     RowBlocks,
     cut_columns,
@@ -477,9 +478,24 @@ class _Lowering(Contraction):
         self.tallest = blocks.height
         for level in blocks.of_tile(tile):
             block = Index(self.names("m"), blocks.count)
-            body = make(block * level.height + level.offset, level.height)
-            result.append(ir.Loop(block, level.first, level.last, tuple(body)))
+            base, bound = self._first_row(blocks, level, block)
+            body = make(base, level.height)
+            result.append(ir.Loop(block, level.first, level.last, (*bound, *body)))
         return tuple(result)
+
+    def _first_row(
+        self, blocks: RowBlocks, level: Level, block: Index
+    ) -> tuple[Dim, tuple[Statement, ...]]:
+        """Where a block begins, and what binds that.
+
+        Behind an unknown number of taller blocks it has a name of its own: a sum of as many terms
+        as there are heights would stand in every address of the block.
+        """
+        first = block * level.height + level.offset
+        if isinstance(level.offset, int):
+            return first, ()
+        row = Index(self.names("r"), blocks.rows - level.height + 1)
+        return row, (ir.Bind(row, ir.index(first)),)
 
     # ------------------------------------------------------------ depth
 
