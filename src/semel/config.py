@@ -29,6 +29,8 @@ the kernel cache it steers are process-wide too.
                        default), cpu:1, null, ...
     SEMEL_CPU_PARTITIONS  how many devices cpu:0, cpu:1, ... the cores are divided into; default 2
     SEMEL_SPIN_US      how long an idle worker spins before it sleeps; default 100
+    SEMEL_COMPILE_PROCESSES  how many other processes help to compile a graph of many kernels that
+                       no cache has; default half as many as we have cores, 3 at most; 0 for none
 """
 
 from __future__ import annotations
@@ -48,6 +50,7 @@ LOG_TOPICS = frozenset({"schedule", "compile", "cache", "memory", "plan", "tune"
 MAX_THREADS = 1024
 MAX_PARTITIONS = 256
 MAX_SPIN_US = 1_000_000
+MAX_PROCESSES = 64
 _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
@@ -81,6 +84,7 @@ class Settings:
     device: str | None = None
     cpu_partitions: int = 2
     spin_us: int = 100
+    compile_processes: int | None = None
 
     def __post_init__(self) -> None:
         if self.threads is not None:
@@ -88,6 +92,8 @@ class Settings:
         _check_range("cache_bytes", self.cache_bytes, 0, 1 << 62)
         _check_range("cpu_partitions", self.cpu_partitions, 1, MAX_PARTITIONS)
         _check_range("spin_us", self.spin_us, 0, MAX_SPIN_US)
+        if self.compile_processes is not None:
+            _check_range("compile_processes", self.compile_processes, 0, MAX_PROCESSES)
         _check_words("debug", self.debug, DEBUG_MODES)
         _check_words("log", self.log, LOG_TOPICS | {"all"})
 
@@ -171,6 +177,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "device": str,
     "cpu_partitions": _int,
     "spin_us": _int,
+    "compile_processes": _int,
 }
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
@@ -128,11 +129,12 @@ class _Wanted:
 
 
 def compile_kernels(
-    kernels: Iterable[Lowered], compiler: KernelCompiler, *, is_here: bool = True
+    kernels: Iterable[Lowered], compiler: KernelCompiler, *, is_here: bool = True, count: int = 0
 ) -> list[Compiled]:
     """Each of them with its native kernel, in their order.
 
     Who gives them one at a time has the compiler work on the first while the next is lowered.
+    `count` is how many different ones there may be, if somebody knows.
     """
     wanted: dict[str, _Wanted] = {}
     native: dict[str, CachedKernel] = {}
@@ -159,9 +161,10 @@ def compile_kernels(
             if not lowered.is_copy and id(lowered.kernel) not in key_of:
                 yield from look(lowered)
 
-    for code in compiler.compile_all(asked()):
-        each = missing.popleft()
-        native[each.key] = each.made(code)
+    with closing(compiler.compile_all(asked(), count)) as codes:
+        for code in codes:
+            each = missing.popleft()
+            native[each.key] = each.made(code)
     return [(it, None if it.is_copy else native[key_of[id(it.kernel)]]) for it in taken]
 
 

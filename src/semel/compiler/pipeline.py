@@ -63,7 +63,7 @@ from semel.ir.lineage import Change, recorded
 from semel.ir.target import Target
 from semel.ir.text import format_graph
 from semel.kernel.text import format_kernel
-from semel.lower import lower_groups, lower_schedule
+from semel.lower import count_kernels, lower_groups, lower_schedule
 from semel.lower.lowered import Lowered
 from semel.lower.register_tiles import panel_width
 from semel.ops.guard_places import with_guards
@@ -265,7 +265,7 @@ def _compile(asked: _Asked, stage: Trace, tuning: Tuning | None = None) -> Progr
     stage.dump("schedule", schedule, lambda s: "\n".join(s.log))
     _tell_schedule(schedule)
     kernels = begun.lower()
-    if tuning is not None:
+    if tuning is not None and tuning.may_choose:
         default = tuple(kernels)
         kernels = stage("tune", lambda: begun.tuned(default, tuning))
     if stage.dumps:
@@ -274,7 +274,8 @@ def _compile(asked: _Asked, stage: Trace, tuning: Tuning | None = None) -> Progr
             name = f"kernel-{number}-{kernel_name(made.group)}"
             stage.dump(name, made.kernel, format_kernel)
     ahead = recipes.kernels if begun.runs_on_host else ()
-    compiled = stage("artefacts", lambda: begun.compile(ahead, kernels))
+    count = len(ahead) + count_kernels(schedule, asked.target)
+    compiled = stage("artefacts", lambda: begun.compile(ahead, kernels, count=count))
     made_ahead = compiled[: len(ahead)] if begun.runs_on_host else None
     weights = stage("weights", lambda: recipes.made(made_ahead))
     return begun.finish(compiled[len(ahead) :], weights)
@@ -376,12 +377,15 @@ class _Scheduled:
             return found
         return copy_ahead(tuple(found), asked.device, spread.find(schedule.graph))
 
-    def compile(self, *kernels: Iterable[Lowered]) -> list[Compiled]:
-        """All of them, with their code, each for the target of its device."""
+    def compile(self, *kernels: Iterable[Lowered], count: int = 0) -> list[Compiled]:
+        """All of them, with their code, each for the target of its device.
+
+        `count` is how many different ones there may be.
+        """
         is_here = not lacking(self.asked.device, self.asked.target)
         made = chain.from_iterable(kernels)
         if not self.targets.others:
-            return compile_kernels(made, self.compiler, is_here=is_here)
+            return compile_kernels(made, self.compiler, is_here=is_here, count=count)
         everything, others = tuple(made), self.targets.others
         where = [kernel.device if kernel.device in others else "" for kernel in everything]
         found: dict[int, Compiled] = {}

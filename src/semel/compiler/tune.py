@@ -71,6 +71,11 @@ class Tuning:
     measure: Measure = time_runs
     device: str = HOST_DEVICE
 
+    @property
+    def may_choose(self) -> bool:
+        """Whether a kernel may be cut in another way; else all need not be there at once."""
+        return self.race or bool(self.memory.entries())
+
 
 def tuning_for(
     target: Target,

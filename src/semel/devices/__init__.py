@@ -9,7 +9,7 @@ module of each as text, so that a process pays only for those it uses; each has 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -42,8 +42,13 @@ class KernelCompiler(Protocol):
     def compile(self, kernel: Kernel, entry: str) -> bytes:
         """Code in which the kernel goes by the name `entry`; the same bytes each time."""
 
-    def compile_all(self, kernels: Iterable[tuple[Kernel, str]]) -> Iterator[bytes]:
-        """The same for many, in their order, several at a time where that is faster."""
+    def compile_all(
+        self, kernels: Iterable[tuple[Kernel, str]], count: int = 0
+    ) -> Generator[bytes]:
+        """The same for many, in their order, several at a time where that is faster.
+
+        `count` is how many there may be, if somebody knows.
+        """
 
     def scratch_bytes(self, kernel: Kernel) -> Dim:
         """Memory that each participant needs besides the kernel's buffers."""

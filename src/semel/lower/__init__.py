@@ -42,6 +42,8 @@ from semel.lower.states import place_states, state_homes
 from semel.schedule.group import Group, Schedule
 from semel.schedule.names import kernel_name
 
+#: Groups that are counted for what they are.
+_FEW = 16
 _NOWHERE: Mapping[str, Target] = MappingProxyType({})
 _RULES = {"loops": lower_loops, "contract": lower_contract, "opaque": lower_opaque}
 _CONTRACTIONS = {
@@ -86,6 +88,14 @@ def lower_groups(
         if group.device:  # with all that is inside
             found = [replace(it, device=group.device) for it in found]
         yield from found
+
+
+def count_kernels(schedule: Schedule, target: Target) -> int:
+    """How many different kernels a schedule has at most; a few groups are not compared."""
+    groups = [group for group in schedule.groups if group.body is None]
+    if len(groups) < _FEW:
+        return len(groups)
+    return len({KernelKey(group, target) for group in groups})
 
 
 def _lower(

@@ -2,6 +2,7 @@
 
     run_apart(work)                -->  what `work()` returns or raises
     run_side_by_side(works, most)  -->  what each of them returns, in order, as they are done
+    run_aside(work)                -->  nothing: who needs it does it again, which is quick then
 
 Python calls handlers on the main thread, between any two instructions, and they may raise there.
 Code of ours is written for that. LLVM's binding is not: an exception inside it leaves a lock
@@ -19,6 +20,7 @@ import threading
 from _thread import allocate_lock, start_new_thread
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -71,6 +73,17 @@ def run_apart(work: Callable[[], T]) -> T:
         return work()
     job = _Job(work)
     return job.result() if _could_start(job.run) else work()
+
+
+def run_aside(work: Callable[[], object]) -> None:
+    """Begin a work that somebody will need, on another thread; what goes wrong is theirs to see."""
+
+    def quietly() -> None:
+        with suppress(Exception):
+            work()
+
+    with suppress(RuntimeError):  # no thread is to be had
+        start_new_thread(quietly, ())
 
 
 def run_side_by_side(works: Iterable[Callable[[], T]], most: int) -> Iterator[T]:

@@ -9,14 +9,15 @@ several plans hold is in memory once.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 from weakref import WeakValueDictionary
 
 from semel.cache.key import cache_key
 from semel.devices import LoadedKernel
 from semel.devices.cpu.apart import run_side_by_side
+from semel.devices.cpu.crew import open_crew
 from semel.devices.cpu.elf import LoadedCode, load_object
 from semel.devices.cpu.toolchain import (
     MOST_BENCHES,
@@ -27,8 +28,11 @@ from semel.devices.cpu.toolchain import (
 from semel.ir.expr import Dim
 from semel.ir.target import Target
 from semel.locks import importing, make_lock
+from semel.runtime.device import find_device
+from semel.runtime.free import HOST_DEVICE
 
 if TYPE_CHECKING:
+    from semel.devices.cpu.runtime import CpuDevice
     from semel.kernel.ir import Kernel
 
 #: Sources that the code depends on, besides those of every device.
@@ -50,13 +54,24 @@ class CpuCompiler:
     def compile(self, kernel: Kernel, entry: str) -> bytes:
         return self.compile_text(_emitted(kernel, self.target, entry))
 
-    def compile_all(self, kernels: Iterable[tuple[Kernel, str]]) -> Iterator[bytes]:
-        """LLVM works on some of them while the text of the next one is written."""
+    def compile_all(
+        self, kernels: Iterable[tuple[Kernel, str]], count: int = 0
+    ) -> Generator[bytes]:
+        """LLVM works on some of them while the text of the next one is written.
+
+        Of many, other processes write and compile some. Where kernels are missing the plan runner
+        may be, too: it is compiled beside them.
+        """
+        kernels = _with_runner(kernels)
+        crew = open_crew(self.target, count, self.compile)
+        if crew is not None:
+            yield from crew.compile_all(kernels)
+            return
         works = (
             partial(compile_ir, _emitted(kernel, self.target, entry), self.target)
             for kernel, entry in kernels
         )
-        return run_side_by_side(works, min(available_cores(), MOST_BENCHES))
+        yield from run_side_by_side(works, min(available_cores(), MOST_BENCHES))
 
     def compile_text(self, text: str) -> bytes:
         """Object code for LLVM IR as it stands."""
@@ -75,6 +90,14 @@ class CpuCompiler:
     def load(self, code: bytes, entry: str) -> LoadedKernel:
         loaded = _load_once(code)
         return LoadedKernel(loaded.address(entry), loaded)
+
+
+def _with_runner(kernels: Iterable[tuple[Kernel, str]]) -> Iterator[tuple[Kernel, str]]:
+    """The same; the first one has the host get ready to run them."""
+    for number, kernel in enumerate(kernels):
+        if number == 0:
+            cast("CpuDevice", find_device(HOST_DEVICE)).get_ready()
+        yield kernel
 
 
 def _emitted(kernel: Kernel, target: Target, entry: str) -> str:

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from semel.cache.kernels import load_cached
 from semel.codegen.runner import emit_runner
 from semel.config import settings
+from semel.devices.cpu.apart import run_aside
 from semel.devices.cpu.compiler import CpuCompiler
 from semel.devices.cpu.elf import LoadedCode, load_object
 from semel.devices.cpu.executable import CpuExecutable
@@ -140,6 +141,11 @@ class CpuDevice:
 
     def ensure_ready(self) -> None:
         self._ready()
+
+    def get_ready(self) -> None:
+        """Begin to load the runner, on another thread: a plan will ask for it soon."""
+        if self._runner is None:
+            run_aside(self._ready)
 
     def allocate(self, size_bytes: int, *, mapped: bool = False) -> HostMemory:
         return allocate(size_bytes, mapped=mapped)
