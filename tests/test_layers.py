@@ -30,7 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "codegen": "errors ir kernel",
         "runtime": "errors locks config ir",
         "plan": "version errors locks config topics ir runtime",
-        "devices": "errors locks config ir cache kernel codegen runtime",
+        "devices": "errors locks config topics ir cache kernel codegen runtime",
         "compiler": (
             "version errors locks config topics ir cache kernel ops passes schedule lower "
             "runtime plan devices"

@@ -30,7 +30,7 @@ the kernel cache it steers are process-wide too.
     SEMEL_CPU_PARTITIONS  how many devices cpu:0, cpu:1, ... the cores are divided into; default 2
     SEMEL_SPIN_US      how long an idle worker spins before it sleeps; default 100
     SEMEL_COMPILE_PROCESSES  how many other processes help to compile a graph of many kernels that
-                       no cache has; default half as many as we have cores, 3 at most; 0 for none
+                       no cache has, 0 for none; default: one for each of our other cores, 7 at most
 """
 
 from __future__ import annotations
@@ -193,6 +193,11 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         except ValueError as error:
             raise UserError("config", f"{_variable(name)} must be {error}, got {text!r}.") from None
     return Settings(**values)
+
+
+def environment_of_child(**changes: str) -> dict[str, str]:
+    """The variables that a process of ours starts with: those of this one, some of them changed."""
+    return {**os.environ, **changes}
 
 
 _lock = make_lock()

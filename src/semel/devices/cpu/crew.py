@@ -32,7 +32,7 @@ from dataclasses import asdict, dataclass
 from typing import IO
 
 from semel.cache.key import sources_key
-from semel.config import settings
+from semel.config import environment_of_child, settings
 from semel.devices.cpu.toolchain import available_cores, toolchain_version
 from semel.ir.target import Target
 from semel.kernel.encode import encode_kernel
@@ -265,7 +265,7 @@ def _start() -> subprocess.Popen[bytes]:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
         # It multiplies no matrices, and threads that wait to would only be started.
-        env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+        env=environment_of_child(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1"),
     )
     there = _pipe(process.stdin)
     there.write(json.dumps([os.path.abspath(place) for place in sys.path]).encode() + b"\n")
