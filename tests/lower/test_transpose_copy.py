@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -199,3 +200,15 @@ def test_operands_across_each_other(dtype: str) -> None:
             x2, y2 = Tensor.input("x", shape, dtype), Tensor.input("y", shape[::-1], dtype)
             fixed = (x2.permute(2, 1, 0) == y2).prepare()
             np.testing.assert_array_equal(fixed(x=one, y=other), want)
+
+
+@pytest.mark.parametrize(("level", "rows"), [("x86-64-v3", 8), ("x86-64-v4", 16)])
+def test_a_square_is_turned_by_halves_where_it_is_one_run_of_memory(level: str, rows: int) -> None:
+    """Copy by copy it would be as many shuffles for every vector as there are copies."""
+    target = named_target(level)
+    _, (lowered,) = lower_graph([Tensor.input("x", (rows, 100 * rows)).T], target)
+    code = emit_kernel(lowered.kernel, target, "k")
+    squares = code.count(f"store <{rows} x float>") // rows
+    assert squares > 0
+    per_square = code.count("shufflevector") // squares
+    assert rows * math.log2(rows) <= per_square <= 1.5 * rows * math.log2(rows)

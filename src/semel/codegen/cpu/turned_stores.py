@@ -6,7 +6,8 @@
 A transposing copy reads along one axis and writes along another. Its lanes would be scattered
 one by one; as many copies as a register has lanes make a square of values that shuffles turn
 around, log2(n) of them a vector. Where the pitch is the number of copies (three channels of an
-image) the block is one run of memory, and shuffles interleave it.
+image) the block is one run of memory, and shuffles interleave it, a copy at a time: of a square that
+would be n of them a vector.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class TurnedStores:
             vectors.append(self.conversions.to_memory(lines, buffer.dtype, value, lanes))
         self.frame.touch(buffer)
         first = substitute(store.at, {loop.index: loop.start})
-        if pitch == copies:
+        if pitch == copies and copies != lanes:
             self._store_interleaved(buffer, first, vectors, lanes)
         else:
             self._store_rows(buffer, first, pitch, vectors, lanes)
