@@ -8,6 +8,7 @@ Peers read the same memory through the same permute; none gets a copy in its own
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,6 +21,13 @@ SPACE = (2, 3)
 EPSILON = 1e-5
 
 _AS_BEST = Bar("as the best peer", (("best", "", 1.0),))
+#: Images and sequences whose sizes only a run knows, against those of a size.
+ANY = "_any"
+#: name: a shape, the order of its axes, and the shape that joins some of them.
+JOINED: dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = {
+    "heads_joined": ((8, 12, 128, 64), (0, 2, 1, 3), (8, 128, 768)),
+    "planes_joined": ((64, 96, 80), (0, 2, 1), (64, 7680)),
+}
 
 
 def _row(name: str, title: str, *shapes: tuple[int, ...], tolerance: float = 1e-5) -> Row:
@@ -30,9 +38,23 @@ def _row(name: str, title: str, *shapes: tuple[int, ...], tolerance: float = 1e-
         }
 
     def reference(inputs: Inputs) -> Array:
-        return REFERENCES[name](*(array.astype(np.float64) for array in inputs.values()))
+        return REFERENCES[name.removesuffix(ANY)](
+            *(array.astype(np.float64) for array in inputs.values())
+        )
 
     return Row(name, title, "elementwise", make, reference, _AS_BEST, tolerance, statistic="p10")
+
+
+def _join_rows(name: str) -> tuple[Row, Row]:
+    shape, order, _ = JOINED[name]
+    row = _row(name, f"[{','.join(map(str, shape))}] permuted by {order}, axes joined", shape)
+    bar = Bar("1.05x the fixed sizes", (("times", name, 1.05),))
+    return row, replace(row, name=name + ANY, title=f"{row.title}, any sizes", bar=bar)
+
+
+def _joined(name: str) -> Callable[[Array], Array]:
+    _, order, joined = JOINED[name]
+    return lambda x: x.transpose(order).reshape(joined)
 
 
 def _instance_norm(x: Array) -> Array:
@@ -64,11 +86,13 @@ REFERENCES: dict[str, Callable[..., Array]] = {
     "permuted_squares": lambda x: np.square(x.transpose(0, 2, 1)).sum(-1),
     "instance_norm": _instance_norm,
     "permuted_layer_norm": _layer_norm,
+    **{name: _joined(name) for name in JOINED},
 }
 
 _CHANNELS_FIRST = (1, 256, 56, 56)
 
 PERMUTED_ROWS = (
+    *(row for name in JOINED for row in _join_rows(name)),
     _row("turned", "copy of [100000,12], transposed", (100_000, 12)),
     _row("turned_add", "x + x.T, [1000,1000]", (1000, 1000)),
     _row("max_pool", "max pool 3x3, stride 2, 64x112x112", (1, 64, 112, 112)),

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.permuted import FIRST, SPACE
+from benchmarks.permuted import FIRST, JOINED, SPACE
 from benchmarks.rows import PASSES, SIDE, Inputs
 from benchmarks.slow_paths import SORTS, STEPS, TOPKS, dequantised, life, quantised, rolls
 
@@ -97,6 +97,10 @@ BUILD: dict[str, Callable[[Inputs], Pair]] = {
     "layer_norm": _row(_layer_norm),
     "sum": _row(np.sum),
     "tanh": _row(_tanh),
+    **{
+        name: _row(lambda x, order=order, joined=joined: x.transpose(order).reshape(joined))
+        for name, (_, order, joined) in JOINED.items()
+    },
     "turned": _row(lambda x: x.T.copy()),
     "turned_add": _row(lambda x: x + x.T),
     "upsample_add": _row(lambda x, y: x.repeat(2, 2).repeat(2, 3) + y),

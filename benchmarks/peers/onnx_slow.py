@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 
 from benchmarks.peers.onnx_models import OnnxGraph
+from benchmarks.permuted import JOINED
 from benchmarks.row import Inputs
 from benchmarks.slow_paths import (
     ACTIVATIONS,
@@ -72,9 +73,17 @@ def _steps(arrays: Inputs, op: str, dtype: str) -> OnnxGraph:
     return g
 
 
+def _joined(arrays: Inputs, name: str) -> OnnxGraph:
+    _, order, joined = JOINED[name]
+    g = OnnxGraph(arrays, shape=joined)
+    g("Reshape", g("Transpose", "x", perm=list(order)), np.array(joined))
+    return g
+
+
 SLOW_GRAPHS: dict[str, Callable[[Inputs], OnnxGraph]] = {
     **{name: partial(_topk, name=name) for name in TOPKS},
     **{name: partial(_expand, name=name) for name in ACTIVATIONS},
+    **{name: partial(_joined, name=name) for name in JOINED},
     **{name: partial(_strided, name=name) for name in STRIDED},
     "group_norm": _group_norm,
     "quantise": partial(_steps, op="QuantizeLinear", dtype="uint8"),

@@ -26,13 +26,13 @@ from benchmarks.models import (
 )
 from benchmarks.peers.semel_quantised import TensorOps, integer_product
 from benchmarks.peers.semel_slow import STEPS_OF
-from benchmarks.permuted import EPSILON, FIRST, LAST, SPACE
+from benchmarks.permuted import EPSILON, FIRST, JOINED, LAST, SPACE
 from benchmarks.quantised import QUANTISED, QuantisedOps
 from benchmarks.rows import PASSES, SIDE, Inputs
 from semel import Tensor, Variable
 from semel.compiler.eager import forget_eager
 from semel.compiler.programs import forget_programs
-from semel.ir.expr import Dim
+from semel.ir.expr import Dim, product
 from semel.models.decoder import DECODER, build_decoder_step, decoder_weights
 from semel.models.minilm import build_minilm
 from semel.models.resnet import build_resnet, resnet_weights
@@ -264,6 +264,24 @@ def _instance_norm(x: Tensor) -> Tensor:
     return (y - y.mean(SPACE, keepdims=True)) * scale
 
 
+def _joined(name: str) -> Callable[[Tensor], Tensor]:
+    _, order, joined = JOINED[name]
+
+    def make(x: Tensor) -> Tensor:
+        turned = x.permute(order)
+        *kept, _ = turned.shape[: len(joined)]
+        return turned.reshape(*kept, product(turned.shape[len(kept) :]))
+
+    return make
+
+
+def _any_joined(name: str) -> Callable[[Inputs], Pair]:
+    """All sizes but the last one are found when it runs."""
+    *sizes, last = JOINED[name][0]
+    dims = tuple(Variable(f"d{k}", 1, 4 * n) for k, n in enumerate(sizes))
+    return lambda arrays: _execute(_joined(name)(Tensor.input("x", (*dims, last))), arrays)
+
+
 def _quantised(model: Callable[[QuantisedOps, Tensor], Tensor]) -> Callable[[Inputs], Pair]:
     return _row(lambda x: model(TensorOps(), x))
 
@@ -299,6 +317,8 @@ BUILD: dict[str, Callable[[Inputs], Pair]] = {
     "gelu": _row(lambda x: x.gelu()),
     "sum": _row(lambda x: x.sum()),
     "tanh": _row(lambda a, b, c, d: (a * b + c).tanh() * d),
+    **{name: _row(_joined(name)) for name in JOINED},
+    **{name + ANY: _any_joined(name) for name in JOINED},
     "turned": _row(lambda x: x.T),
     "turned_add": _row(lambda x: x + x.T),
     "max_pool": _row(lambda x: x.max_pool(3, 2, 1)),

@@ -10,7 +10,7 @@ import torch.nn.functional as F  # noqa: N812  (everybody's name for it)
 
 from benchmarks.peers import torch_models
 from benchmarks.peers.torch_slow import STEPS_OF
-from benchmarks.permuted import EPSILON, FIRST, LAST, SPACE
+from benchmarks.permuted import EPSILON, FIRST, JOINED, LAST, SPACE
 from benchmarks.rows import PASSES, Inputs
 
 VERSION = torch.__version__
@@ -78,6 +78,10 @@ BUILD: dict[str, Callable[[Inputs], Pair]] = {
     "gelu": _row(F.gelu),
     "sum": _row(torch.sum),
     "tanh": _row(lambda a, b, c, d: torch.tanh(a * b + c) * d),
+    **{
+        name: _row(lambda x, order=order, joined=joined: x.permute(order).reshape(joined))
+        for name, (_, order, joined) in JOINED.items()
+    },
     "turned": _row(lambda x: x.T.contiguous()),
     "turned_add": _row(lambda x: x + x.T),
     "max_pool": _row(lambda x: F.max_pool2d(x, 3, 2, 1)),

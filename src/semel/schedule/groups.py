@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -83,6 +84,8 @@ OFTEN, DEAR_WINDOW = 1.5, 24
 
 #: Nodes above a reduction, up to which it is looked for.
 MAX_ABOVE = 32
+#: Elements of a last axis from which on vectors along it are worth loops of their own.
+SHORTEST_WALK = 16
 
 #: Elements that neighbouring lanes may lie apart and still share cache lines.
 NEAR = 4
@@ -651,10 +654,11 @@ class _Scheduler:
         return group
 
     def _finer_shape(self, root: Node) -> Shape | None:
-        """The root's shape with axes split, if rows of that are what reductions below it keep.
+        """The root's shape with axes split, where that spares a division for every element.
 
-        The channels of a group norm are split into groups; each group's mean is wanted for all that
-        it has. Over loops of the root's own shape its place would be a division.
+        Rows of that shape may be what reductions below keep: the channels of a group norm are split
+        into groups; each group's mean is wanted for all that it has. Or a reshape merges axes that
+        a permute has put side by side, as heads are joined.
         """
         if root.op.kind != "elementwise" and not root.op.keeps_order:
             return None
@@ -663,7 +667,9 @@ class _Scheduler:
             node = stack.pop()
             if node.op.keeps_order:
                 below = node.inputs[0]
-                if _splits(shape, below.type.shape) and _has_row_values(below):
+                if not _splits(shape, below.type.shape):
+                    continue
+                if _has_row_values(below) or _merges_turned(shape, below):
                     return below.type.shape
             elif node.op.kind == "elementwise":
                 same = [n for n in node.inputs if n.type.shape == shape and n not in seen]
@@ -795,6 +801,35 @@ def _splits(shape: Shape, into: Shape) -> bool:
     runs = reshape_runs(shape, into)
     is_split = all(stop - start <= 1 for start, stop, _, _ in runs)
     return is_split and len(into) > len(shape) and 0 not in into
+
+
+def _merges_turned(shape: Shape, node: Node) -> bool:
+    """Whether `shape` merges axes of the node that a permute below it has brought together.
+
+    A last axis that fills no register is better merged: lanes along it would be few.
+    """
+    axes = node.type.shape
+    last = next((n for n in reversed(axes) if n != 1), 1)
+    if (upper_bound(last) or SHORTEST_WALK) < SHORTEST_WALK:
+        return False
+    merged = [
+        [d for d in range(start, stop) if axes[d] != 1]
+        for _, _, start, stop in reshape_runs(shape, axes)
+    ]
+    seen, stack = {node}, [node]
+    while stack and len(seen) < MAX_ABOVE:
+        current = stack.pop()
+        if current.op.name == "permute":
+            source, order = current.inputs[0].type.shape, current.attrs.axes
+            kept = [d for d, n in enumerate(source) if n != 1]
+            place = {d: kept.index(order[d]) for run in merged for d in run}
+            if any(place[q] != place[p] + 1 for run in merged for p, q in pairwise(run)):
+                return True
+        elif current.op.kind == "elementwise":
+            same = [n for n in current.inputs if n.type.shape == axes and n not in seen]
+            seen.update(same)
+            stack += same
+    return False
 
 
 def _has_row_values(node: Node) -> bool:

@@ -6,8 +6,8 @@
 A transposing copy reads along one axis and writes along another. Its lanes would be scattered
 one by one; as many copies as a register has lanes make a square of values that shuffles turn
 around, log2(n) of them a vector. Where the pitch is the number of copies (three channels of an
-image) the block is one run of memory, and shuffles interleave it, a copy at a time: of a square that
-would be n of them a vector.
+image) the block is one run of memory, and shuffles interleave it, a copy at a time, if it is no
+square: of that it would be n of them a vector.
 """
 
 from __future__ import annotations
