@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from semel.compiler.collector import fewer_collections
 from semel.compiler.recompiles import check_may_compile
 from semel.devices import KernelCompiler, check_runs_here, choose_target, find_backend
 from semel.errors import CompileError, GraphError, InternalError
@@ -50,6 +51,7 @@ from semel.plan.file.read import (
     read_program,
     reading,
     storage_devices,
+    whole,
 )
 from semel.plan.instantiate import instantiate
 from semel.plan.plan import ExecutionPlan
@@ -172,7 +174,7 @@ def _plan_inside(
 def program_from_bytes(data: bytes) -> Program:
     """The program in a file with these contents."""
     file = _file_of_bytes(data, "bytes")
-    with reading(file.name):
+    with whole(file), reading(file.name):
         if _is_image(file):
             raise file.refuse("it must hold a program; it holds a plan built by hand.")
         file = _choose(file, None)
@@ -188,7 +190,7 @@ def _make_plan(
     change: _Change | None = None,
 ) -> ExecutionPlan:
     """The plan; with `rebuild`, from kernels that it has looked at and that are compiled here."""
-    with reading(file.name):
+    with fewer_collections(), whole(file), reading(file.name):
         machines = tuple(each.made_for.name for each in file.variants())
         file = _choose(file, rebuild)
         _check_functions(file)

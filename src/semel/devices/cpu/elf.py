@@ -118,8 +118,7 @@ class _Relocation(NamedTuple):
     addend: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Object:
+class _Object(NamedTuple):
     """A checked object: every index and range in it is valid."""
 
     machine: int
@@ -250,8 +249,7 @@ def undefined_symbols(code: bytes) -> list[str]:
 # ---------------------------------------------------------------------------- placing
 
 
-@dataclass(frozen=True, slots=True)
-class _Layout:
+class _Layout(NamedTuple):
     """Where everything lies in the image of one object; from the object alone."""
 
     places: dict[int, int]  # section -> offset
@@ -395,8 +393,7 @@ def _fit(value: int, bits: int, what: str) -> int:
 _Patch = Callable[[bytearray, int, int, int], None]
 
 
-@dataclass(frozen=True, slots=True)
-class _Rule:
+class _Rule(NamedTuple):
     """How one relocation type patches `width` bytes.
 
     `resolve` names the method of the linker that gives the address meant;
