@@ -12,8 +12,7 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from semel.cache.kernels import load_cached
 from semel.codegen.runner_key import RUNNER_KEYS, checked_text
@@ -51,8 +50,7 @@ _RATE_S = 0.0002  # and well enough for time-outs after this one: readings are r
 _Place = tuple[LoadedCode, int]
 
 
-@dataclass(frozen=True)
-class Runner:
+class Runner(NamedTuple):
     """The plan runner in memory, and its code."""
 
     code: DeviceCode
