@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from semel.compiler.collector import fewer_collections
 from semel.compiler.recompiles import check_may_compile
 from semel.devices import KernelCompiler, check_runs_here, choose_target, find_backend
 from semel.errors import CompileError, GraphError, InternalError
@@ -60,6 +59,7 @@ from semel.plan.saving import resume
 from semel.plan.tree import walk
 from semel.plan.weights import fixed_rows
 from semel.runtime.allocator import allocate
+from semel.runtime.collector import fewer_collections
 from semel.runtime.device import DeviceCode, check_device, find_device
 from semel.runtime.free import HOST_DEVICE
 from semel.runtime.kernel import CachedKernel

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 import semel
-from semel.compiler.collector import RARE, fewer_collections
+from semel.runtime.collector import RARE, fewer_collections
 
 
 @pytest.fixture(autouse=True)
