@@ -40,7 +40,9 @@ from semel.plan.weights import Weight
 from semel.runtime.device import find_device
 from semel.topics import Topic
 
-MIN_NODES = 48  #: of a graph and its bodies; smaller ones are compiled sooner than they are looked for
+MIN_NODES = (
+    48  #: of a graph and its bodies; smaller ones are compiled sooner than they are looked for
+)
 MAX_CONSTANT_BYTES = 16 << 20  #: of all constants together
 #: What programs depend on besides what kernels do.
 SOURCES = (
