@@ -298,7 +298,7 @@ class _Weights:
 
 
 def _texts(record: Any) -> tuple[str, ...]:
-    return tuple(as_text(line) for line in as_list(record))
+    return tuple(map(as_text, as_list(record)))
 
 
 def _read_value(file: PlanFile, record: Any, weights: _Weights) -> ProgramValue:
@@ -427,7 +427,7 @@ def _check_value(known: PlanVariable, value: int) -> int:
 
 
 def _ints(entries: Any) -> tuple[int, ...]:
-    return tuple(as_int(entry) for entry in as_list(entries))
+    return tuple(map(as_int, as_list(entries)))
 
 
 # ---------------------------------------------------------------- images
