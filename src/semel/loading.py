@@ -50,6 +50,7 @@ from semel.plan.file.read import (
     read_program,
     reading,
     storage_devices,
+    whole,
 )
 from semel.plan.instantiate import instantiate
 from semel.plan.plan import ExecutionPlan
@@ -58,6 +59,7 @@ from semel.plan.saving import resume
 from semel.plan.tree import walk
 from semel.plan.weights import fixed_rows
 from semel.runtime.allocator import allocate
+from semel.runtime.collector import fewer_collections
 from semel.runtime.device import DeviceCode, check_device, find_device
 from semel.runtime.free import HOST_DEVICE
 from semel.runtime.kernel import CachedKernel
@@ -172,7 +174,7 @@ def _plan_inside(
 def program_from_bytes(data: bytes) -> Program:
     """The program in a file with these contents."""
     file = _file_of_bytes(data, "bytes")
-    with reading(file.name):
+    with whole(file), reading(file.name):
         if _is_image(file):
             raise file.refuse("it must hold a program; it holds a plan built by hand.")
         file = _choose(file, None)
@@ -188,7 +190,7 @@ def _make_plan(
     change: _Change | None = None,
 ) -> ExecutionPlan:
     """The plan; with `rebuild`, from kernels that it has looked at and that are compiled here."""
-    with reading(file.name):
+    with fewer_collections(), whole(file), reading(file.name):
         machines = tuple(each.made_for.name for each in file.variants())
         file = _choose(file, rebuild)
         _check_functions(file)

@@ -95,11 +95,11 @@ import numpy as np
 import semel
 from semel import Tensor, config
 from semel.cache.kernels import default_cache
-from semel.codegen.runner import emit_runner
+from semel.codegen.runner_key import RUNNER_KEYS
 from semel.devices.cpu.toolchain import compile_ir, host_target
 from semel.devices.cpu.compiler import CpuCompiler
 target = host_target()
-key = CpuCompiler(target).key(emit_runner(target.arch))
+key = CpuCompiler(target).key(RUNNER_KEYS[target.arch])
 code = compile_ir("define i64 @other() nounwind {\\n  ret i64 1\\n}", target)
 with config.override(cache_dir=Path(sys.argv[1])):
     default_cache().put(key, code)

@@ -14,7 +14,8 @@ from tests.plan.kernels import TILE, kernel
 
 from semel import config
 from semel.codegen.runner import emit_runner
-from semel.errors import PlanError, UnsupportedError
+from semel.codegen.runner_key import checked_text
+from semel.errors import InternalError, PlanError, UnsupportedError
 from semel.ir.abi import Header
 from semel.ir.expr import Variable
 from semel.ir.types import FLOAT32, TensorType
@@ -258,10 +259,16 @@ def test_dawdling_workers_change_no_bit(seed: int) -> None:
 def test_the_runner_is_well_formed_on_every_architecture(arch: str) -> None:
     import llvmlite.binding as llvm
 
-    module = llvm.parse_assembly(emit_runner(arch))
+    module = llvm.parse_assembly(checked_text(arch, emit_runner(arch)))
     module.verify()
     with pytest.raises(UnsupportedError, match="got riscv64"):
         emit_runner("riscv64")
+
+
+@pytest.mark.parametrize("arch", ["x86_64", "aarch64"])
+def test_a_runner_of_another_text_has_another_key(arch: str) -> None:
+    with pytest.raises(InternalError, match=f"RUNNER_KEYS .* for {arch}: its text changed"):
+        checked_text(arch, emit_runner(arch) + ";")
 
 
 def test_two_plans_run_at_once_on_two_python_threads() -> None:

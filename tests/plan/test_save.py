@@ -52,6 +52,7 @@ from semel.plan.rows import (
     PreparedWait,
 )
 from semel.plan.weights import Formula, Param, Recipe
+from semel.runtime import job
 from semel.runtime.buffer import Array
 from semel.runtime.device import DeviceCode, find_device
 from semel.runtime.kernel import CachedKernel
@@ -362,6 +363,65 @@ def test_damaged_constants_pass_only_without_verify(path: Path) -> None:
     with pytest.raises(PlanFileError, match=r"damaged.*constants"):
         semel.load_plan(path)
     semel.load_plan(path, verify=False)
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A file whose constants are summed up on a thread."""
+    weights = np.random.default_rng(3).standard_normal((1024, 1024), np.float32)
+    place = tmp_path_factory.mktemp("large") / "plan"
+    (Tensor.input("x", (2, 1024)) @ weights).prepare().save(place)
+    return place.read_bytes()
+
+
+@pytest.mark.parametrize("at", [-1, -(1 << 20), -(4 << 20)])
+def test_damage_of_large_constants_is_found_before_a_plan_is_there(
+    large: bytes, tmp_path: Path, at: int
+) -> None:
+    place = tmp_path / "plan"
+    place.write_bytes(large)
+    x = np.ones((2, 1024), np.float32)
+    want = semel.load_plan(place)(x=x)
+    assert loading.plan_from_bytes(large)(x=x).tobytes() == want.tobytes()
+    data = bytearray(large)
+    data[at] ^= 1
+    place.unlink()
+    place.write_bytes(data)
+    with pytest.raises(PlanFileError, match=r"damaged.*constants"):
+        semel.load_plan(place)
+    with pytest.raises(PlanFileError, match=r"damaged.*constants"):
+        loading.plan_from_bytes(bytes(data))
+    semel.load_plan(place, verify=False)
+
+
+def test_of_a_damaged_file_the_damage_is_told_whatever_else_is_found(
+    large: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "plan"
+    place.write_bytes(large)
+
+    def fail(*_: object, **__: object) -> None:
+        raise ValueError("made of what is damaged")
+
+    monkeypatch.setattr(loading, "read_program", fail)
+    with pytest.raises(PlanFileError, match="made of what is damaged"):
+        semel.load_plan(place)
+    place.unlink()
+    place.write_bytes(large[:-1] + bytes([large[-1] ^ 1]))
+    with pytest.raises(PlanFileError, match=r"damaged.*constants"):
+        semel.load_plan(place)
+
+
+def test_without_threads_constants_are_summed_up_all_the_same(
+    large: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(job, "start_new_thread", refuse)
+    loading.plan_from_bytes(large)
+    with pytest.raises(PlanFileError, match=r"damaged.*constants"):
+        loading.plan_from_bytes(large[:-1] + bytes([large[-1] ^ 1]))
 
 
 @pytest.mark.parametrize("size", [0, 5, 8, 63, 64, 1000, -4096, -1])

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 import semel
-from semel.compiler.collector import RARE, fewer_collections
+from semel.compiler import pipeline
+from semel.runtime.collector import RARE, fewer_collections
 
 
 @pytest.fixture(autouse=True)
@@ -52,3 +53,15 @@ def test_a_compile_gives_the_setting_back() -> None:
     plan = (x * 3.25 + 1.5).tanh().prepare()
     assert gc.get_threshold() == (700, 10, 10)
     assert plan.compile_count == 1
+
+
+def test_it_comes_rarely_while_a_program_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    gc.set_threshold(700, 10, 10)
+    seen: list[int] = []
+
+    def look(*_: object) -> None:
+        seen.append(gc.get_threshold()[0])
+
+    monkeypatch.setattr(pipeline, "find_program", look)
+    (semel.Tensor.input("x", (3, 5)) * 4.5).prepare()
+    assert seen == [RARE] and gc.get_threshold() == (700, 10, 10)

@@ -29,7 +29,7 @@ SRC = Path(semel.__file__).parent
 OWN_WAYS = {
     "locks.py",
     "runtime/hold.py",
-    "devices/cpu/apart.py",
+    "runtime/job.py",
     "runtime/lane.py",
 }
 MAKER = re.compile(r"\b(R?Lock|Condition|(Bounded)?Semaphore|allocate_lock)\(|@cached_property")

@@ -307,3 +307,37 @@ def test_values_of_other_packages_have_no_key() -> None:
     assert value_key((1, test_values_of_other_packages_have_no_key)) is None
     assert value_key((1, Path("/"))) is None
     assert value_key((1, lambda: 2)) is None
+
+
+def test_equal_parts_of_a_key_are_equal_whether_they_are_one_object_or_two() -> None:
+    def kind(size: Any) -> TensorType:
+        return TensorType((size, 4), as_dtype("float32", "test"))
+
+    one, other = kind(N * 2 + 1), kind(N * 2 + 2)
+    again = kind(2 * N + 1)
+    assert again is not one
+    assert value_key((one, one, other)) == value_key((one, again, other))
+    keys = [
+        value_key(each)
+        for each in ((one, one), (one, other), (other, one), (one, one, one), (one, other, one))
+    ]
+    assert len({*keys, value_key((one, other, other))}) == 6
+
+
+def test_nodes_of_bodies_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph of few nodes, one of which is a loop of many."""
+
+    def prepare() -> ExecutionPlan:
+        def body(step: Any, states: tuple[Tensor, ...]) -> tuple[list[Tensor], list[Tensor]]:
+            (x,) = states
+            for _ in range(20):
+                x = (x * 0.5 + 1).tanh()
+            return [x], []
+
+        (last,), _ = Tensor.loop(3, [Tensor.input("x", (8,))], body)
+        return last.prepare()
+
+    monkeypatch.setattr(programs_on_disk, "MIN_NODES", 48)
+    made, found = _twice(prepare)
+    data = np.linspace(-1, 1, 8, dtype=np.float32)
+    assert made(x=data).tobytes() == found(x=data).tobytes()

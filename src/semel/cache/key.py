@@ -18,16 +18,19 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import pickle
 import secrets
 import time
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from semel.ir.expr import Expr, Fn, Index, LateVariable, Variable
 from semel.ir.signature import ABI_VERSION
 from semel.ir.target import Target
+from semel.ir.types import TensorType
 from semel.topics import Topic
 
 #: What the code for every device depends on.
@@ -80,7 +83,7 @@ def value_key(value: Hashable) -> str | None:
     """
     data = io.BytesIO()
     writer = _Writer(data, protocol=5)
-    writer.fast = True  # what is one object here may be two elsewhere: nothing refers back
+    writer.fast = True  # what is one object here may be two elsewhere: pickle refers to nothing
     try:
         writer.dump(value)
     except pickle.PicklingError:
@@ -92,27 +95,45 @@ def value_key(value: Hashable) -> str | None:
 _KNOWN_PACKAGES = frozenset({"builtins", "copyreg", "ml_dtypes", "numpy", "semel"})
 
 
+#: Types whose values are everywhere in a graph, a few of them: equal ones are written once.
+_REPEATED = frozenset({Expr, Fn, Index, LateVariable, TensorType, Variable})
+
+
 class _Writer(pickle.Pickler):
-    """Writes values, and of types and functions those names that a key covers."""
+    """Writes values, and of types and functions those names that a key covers.
+
+    What is equal to something before it refers to that by number, whether it is one object or two.
+    """
+
+    def __init__(self, file: io.BytesIO, protocol: int) -> None:
+        super().__init__(file, protocol)
+        self._numbers: dict[Hashable, int] = {}
 
     def reducer_override(self, value: Any) -> Any:
         """What pickle does, if that says all there is to say."""
+        if type(value) in _REPEATED:
+            number = len(self._numbers)
+            found = self._numbers.setdefault(value, number)
+            return NotImplemented if found == number else (_again, (found,))
         module = value.__module__ if callable(value) else type(value).__module__
         if str(module).partition(".")[0] not in _KNOWN_PACKAGES:
             raise pickle.PicklingError(f"{value!r:.80} means nothing to other processes")
         return NotImplemented
 
 
+def _again(number: int) -> None:
+    """The name of what was written before; nobody reads it back."""
+
+
 @cache
 def running_fingerprint(root: Path, sources: tuple[str, ...] = ()) -> str:
     """The fingerprint of the sources that this process runs; its own where it cannot tell."""
     try:
-        fingerprint = source_fingerprint(root, sources)
-        files = _sources(root, sources)
-        changed = [file for file in files if file.stat().st_ctime_ns > _IMPORTED_NS]
-        if not changed:
-            return fingerprint
-        reason = f"{changed[0]} was changed after it was imported"
+        parts = [_running_part(root, source) for source in (*CODE_SOURCES, *sources)]
+        changed_ns, last = max((part.changed_ns, part.last) for part in parts)
+        if changed_ns <= _IMPORTED_NS:
+            return _joined(parts)
+        reason = f"{last} was changed after it was imported"
     except OSError as error:
         reason = str(error)
     _CACHE.warning("[cache] kernels of this process are not kept: %s", reason)
@@ -121,16 +142,39 @@ def running_fingerprint(root: Path, sources: tuple[str, ...] = ()) -> str:
 
 def source_fingerprint(root: Path, sources: tuple[str, ...] = ()) -> str:
     """The hash of the sources that decide which code a kernel's text becomes."""
-    sha = hashlib.sha256()
-    for file in _sources(root, sources):
-        data = file.read_bytes()
-        sha.update(f"{file.relative_to(root)} {len(data)}\n".encode())
+    return _joined([_read_part(root, source) for source in (*CODE_SOURCES, *sources)])
+
+
+class _Part(NamedTuple):
+    """A source: its hash, and which of its files was changed last, and when."""
+
+    digest: str
+    changed_ns: int
+    last: str
+
+
+def _joined(parts: Iterable[_Part]) -> str:
+    return digest(part.digest for part in parts).hex()
+
+
+def _read_part(root: Path, source: str) -> _Part:
+    sha, changed = hashlib.sha256(), (0, "")
+    for path in _files(str(root / source)):
+        with open(path, "rb") as file:
+            data = file.read()
+            changed = max(changed, (os.fstat(file.fileno()).st_ctime_ns, path))
+        sha.update(f"{path[len(str(root)) :]} {len(data)}\n".encode())
         sha.update(data)
-    return sha.hexdigest()
+    return _Part(sha.hexdigest(), *changed)
 
 
-def _sources(root: Path, more: tuple[str, ...]) -> Iterator[Path]:
-    """The files of these sources; one that is missing is yielded too, and cannot be read."""
-    for source in (*CODE_SOURCES, *more):
-        place = root / source
-        yield from [place] if place.suffix else (sorted(place.rglob("*.py")) or [place])
+#: Several keys cover the same sources.
+_running_part = cache(_read_part)
+
+
+def _files(place: str) -> list[str]:
+    """The files of a source; one that is missing is named too, and cannot be read."""
+    if place.endswith(".py"):
+        return [place]
+    found = (os.path.join(at, name) for at, _, names in os.walk(place) for name in names)
+    return sorted(path for path in found if path.endswith(".py")) or [place]

@@ -28,7 +28,6 @@ from typing import Any, TypeVar
 from semel.compiler.ahead import copy_ahead
 from semel.compiler.artefacts import Compiled, compile_kernels
 from semel.compiler.became import describe_nodes
-from semel.compiler.collector import fewer_collections
 from semel.compiler.graph_source import GraphSource
 from semel.compiler.known_kernels import known_kernels
 from semel.compiler.link import (
@@ -72,6 +71,7 @@ from semel.plan.instantiate import instantiate
 from semel.plan.plan import ExecutionPlan
 from semel.plan.program import Program
 from semel.plan.rows import PreparedKernel
+from semel.runtime.collector import fewer_collections
 from semel.runtime.device import check_device
 from semel.runtime.free import HOST_DEVICE
 from semel.schedule.devices import devices_named
@@ -131,55 +131,56 @@ def prepare_graph(
     check_runs_here("prepare", device, made_for)
     others = find_targets(device, made_for, devices_named(graph)).others
     tuning = tuning_for(made_for, threads, tune, device)
-    asked = graph
-    graph, became = with_counts(asked)
-    keep = {name: became.get(node, node) for name, node in keep.items()}
-    if written and not became:
-        became = {node: node for node in asked.nodes}
-    ids = {made.id: (written or {}).get(node, node).id for node, made in became.items()}
-    request = make_request(
-        graph,
-        made_for,
-        device=device,
-        fusion=fusion,
-        tuning=tuning,
-        keep=keep,
-        ids=ids,
-        keep_params=keep_params,
-        auto=(*choice.auto, *others.items()),
-    )
-    program = find_program(request)
-    is_new = program is None
-    if program is None:
-        check_may_compile("prepare", ", ".join(graph.names))
-        key = disk_key(graph, request, device, made_for)
-        program = None if key is None else find_on_disk(key, graph, request.form.ids)
+    with fewer_collections():
+        asked = graph
+        graph, became = with_counts(asked)
+        keep = {name: became.get(node, node) for name, node in keep.items()}
+        if written and not became:
+            became = {node: node for node in asked.nodes}
+        ids = {made.id: (written or {}).get(node, node).id for node, made in became.items()}
+        request = make_request(
+            graph,
+            made_for,
+            device=device,
+            fusion=fusion,
+            tuning=tuning,
+            keep=keep,
+            ids=ids,
+            keep_params=keep_params,
+            auto=(*choice.auto, *others.items()),
+        )
+        program = find_program(request)
+        is_new = program is None
         if program is None:
-            program = compile_graph(
-                graph,
-                made_for,
-                fusion=fusion,
-                tuning=tuning,
-                keep=keep,
-                device=device,
-                keep_params=keep_params,
-                auto=choice.auto,
-            )
-            program = for_nodes(program, ids) if ids else program
-            if key is not None:
-                keep_on_disk(key, program, request.form.ids)
-        remake = partial(_compile_for, fusion, choice, keep_params)
-        source = GraphSource(graph, keep, remake, keep_constants=keep_params)
-        program = replace(program, compile_for=source.holding(), name=name)
-        keep_program(request, program)
-    else:
-        _COMPILE("%s: found again, nothing is compiled", ", ".join(graph.names))
-        if program.name != name:
-            program = replace(program, name=name)
-            keep_program(request, program)  # in the place of the one that its plans do not hold
-    if change is not None:
-        program = change(program)
-    plan = instantiate(program, threads=threads, memory_limit=memory_limit, bindings=bindings)
+            check_may_compile("prepare", ", ".join(graph.names))
+            key = disk_key(graph, request, device, made_for)
+            program = None if key is None else find_on_disk(key, graph, request.form.ids)
+            if program is None:
+                program = compile_graph(
+                    graph,
+                    made_for,
+                    fusion=fusion,
+                    tuning=tuning,
+                    keep=keep,
+                    device=device,
+                    keep_params=keep_params,
+                    auto=choice.auto,
+                )
+                program = for_nodes(program, ids) if ids else program
+                if key is not None:
+                    keep_on_disk(key, program, request.form.ids)
+            remake = partial(_compile_for, fusion, choice, keep_params)
+            source = GraphSource(graph, keep, remake, keep_constants=keep_params)
+            program = replace(program, compile_for=source.holding(), name=name)
+            keep_program(request, program)
+        else:
+            _COMPILE("%s: found again, nothing is compiled", ", ".join(graph.names))
+            if program.name != name:
+                program = replace(program, name=name)
+                keep_program(request, program)  # in the place of the one that its plans do not hold
+        if change is not None:
+            program = change(program)
+        plan = instantiate(program, threads=threads, memory_limit=memory_limit, bindings=bindings)
     plan.compile_count = int(is_new)
     return plan
 

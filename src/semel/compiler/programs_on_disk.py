@@ -31,7 +31,7 @@ from semel.compiler.programs import Request
 from semel.compiler.recipes import leaves_of, shared_formula
 from semel.devices import find_backend
 from semel.errors import SemelError
-from semel.ir.graph import Graph, Storage
+from semel.ir.graph import Graph, Storage, attr_bodies
 from semel.ir.target import Target
 from semel.plan.params import with_params
 from semel.plan.pickled import pack_program, restore_program
@@ -40,7 +40,9 @@ from semel.plan.weights import Weight
 from semel.runtime.device import find_device
 from semel.topics import Topic
 
-MIN_NODES = 48  #: of a graph; smaller ones are compiled sooner than they are looked for
+MIN_NODES = (
+    48  #: of a graph and its bodies; smaller ones are compiled sooner than they are looked for
+)
 MAX_CONSTANT_BYTES = 16 << 20  #: of all constants together
 #: What programs depend on besides what kernels do.
 SOURCES = (
@@ -63,7 +65,7 @@ _COMPILE = Topic("compile")
 
 def disk_key(graph: Graph, request: Request, device: str, target: Target) -> str | None:
     """What a program is found by: the graph, the numbers of its constants, and all options."""
-    if request.key is None or len(graph.nodes) < MIN_NODES:
+    if request.key is None or _num_nodes(graph) < MIN_NODES:
         return None
     constants = _constants(graph, request.form.storages)
     if sum(storage.array.nbytes for storage in constants) > MAX_CONSTANT_BYTES:
@@ -146,6 +148,12 @@ def _absent(value: ProgramValue) -> ProgramValue:
 
 
 # ---------------------------------------------------------------- graphs
+
+
+def _num_nodes(graph: Graph) -> int:
+    """Those of loops and branches too."""
+    bodies = (body for n in graph.nodes if n.op.has_bodies for body in attr_bodies(n.attrs))
+    return len(graph.nodes) + sum(map(_num_nodes, bodies))
 
 
 def _params(graph: Graph) -> Iterator[tuple[str, Storage]]:

@@ -82,9 +82,7 @@ class Recipes:
     def __init__(
         self, graph: Graph, here: FormulaCompiler, there: FormulaCompiler | None = None
     ) -> None:
-        self._leaves = {
-            leaf: lift_sizes(leaf.attrs.value) for leaf in dict.fromkeys(leaves_of(graph, "stored"))
-        }
+        self._leaves = _lift_all(dict.fromkeys(leaves_of(graph, "stored")))
         self._here, self._there = here, there
         self._begun: dict[Hashable, Begun] = {}
         self._formulas: dict[Hashable, Formula] = {}  # held, whatever others ask for meanwhile
@@ -223,9 +221,27 @@ class Lifted:
     sources: tuple[Node, ...]
 
 
+def _lift_all(leaves: Iterable[Node]) -> dict[Node, Lifted]:
+    """Every leaf with its sizes as variables; expressions of one form are lifted once."""
+    known: dict[Hashable, Lifted] = {}
+    found: dict[Node, Lifted] = {}
+    for leaf in leaves:
+        value: Graph = leaf.attrs.value
+        key = graph_form(value).key
+        if key not in known:
+            known[key] = lift_sizes(value)
+        found[leaf] = replace(known[key], sources=_sources(value))
+    return found
+
+
+def _sources(value: Graph) -> tuple[Node, ...]:
+    """The data that a stored value is computed from."""
+    return tuple(n for n in value.nodes if n.op.name in ("constant", "param"))
+
+
 def lift_sizes(value: Graph) -> Lifted:
     """The graph with its data as inputs and its sizes as variables."""
-    sources = tuple(n for n in value.nodes if n.op.name in ("constant", "param"))
+    sources = _sources(value)
     read = _read_as(value)
     sizes = _Sizes()
     shapes: dict[Node, Shape] = {}

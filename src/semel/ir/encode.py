@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from semel.errors import GraphError
-from semel.ir.expr import Dim, Expr, Fn, Index, Variable, add, mul
+from semel.ir.expr import Atom, Dim, Expr, Fn, Index, Variable, add_products
 from semel.ir.signature import BufferSpec, CheckInfo, KernelSignature
 from semel.ir.types import DTYPES, DType, TensorType
 
@@ -128,23 +128,20 @@ class DimReader:
             case ["index", str(name), extent]:
                 return Index(as_name(name), self(extent))
             case ["sum", *terms]:
-                total: Dim = 0
-                for term in terms:
-                    total = add(total, self._term(as_list(term)))
-                return total
+                return add_products(self._term(as_list(term)) for term in terms)
             case [str(kind), a, b] if kind in _FUNCTIONS:
                 return Fn(kind, (self(a), self(b)))
         raise GraphError("decode", f"a dim must be of a known kind, got {entry!r:.80}.")
 
-    def _term(self, term: list[Any]) -> Dim:
-        """A product of atoms: a sum in it would have to be multiplied out."""
+    def _term(self, term: list[Any]) -> tuple[int, list[Atom]]:
+        """A number and atoms: a sum in a product would have to be multiplied out."""
         factor, *references = term
-        result: Dim = as_int64(factor)
+        factors: list[Atom] = []
         for atom in map(self, references):
             if not isinstance(atom, (Variable, Index, Fn)):
                 raise GraphError("decode", f"a factor must be an atom, got {atom!s:.80}.")
-            result = mul(result, atom)
-        return result
+            factors.append(atom)
+        return as_int64(factor), factors
 
 
 # ---------------------------------------------------------------- records

@@ -21,7 +21,7 @@ cannot be told apart by file.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd, inf
@@ -523,6 +523,15 @@ def add(a: Dim, b: Dim) -> Dim:
 def _add(a: Dim, b: Dim) -> Dim:
     total = _terms(a)
     for monomial, coefficient in terms(b):
+        total[monomial] = total.get(monomial, 0) + coefficient
+    return _build(total)
+
+
+def add_products(products: Iterable[tuple[int, Sequence[Atom]]]) -> Dim:
+    """The sum of products, each of a number and atoms, canonical."""
+    total: dict[Monomial, int] = {}
+    for coefficient, factors in products:
+        monomial = tuple(sorted(factors, key=_Arithmetic._key))
         total[monomial] = total.get(monomial, 0) + coefficient
     return _build(total)
 

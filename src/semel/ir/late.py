@@ -23,6 +23,7 @@ from semel.ir.expr import (
     Fn,
     Index,
     LateVariable,
+    Substitution,
     Variable,
     atoms,
     substitute,
@@ -57,9 +58,10 @@ def with_counts(graph: Graph) -> tuple[Graph, dict[Node, Node]]:
     names, outputs = graph.names[told_before:], graph.outputs[told_before:]
     nodes = topological((*graph.declared, *counts.values(), *outputs))
     by = _numbered(counts, {*names, *_bound_names(nodes)})
+    replacing = Replacing(by)
     new: dict[Node, Node] = {}
     for node in nodes:
-        new[node] = _renamed(node, [new[n] for n in node.inputs], by)
+        new[node] = _renamed(node, [new[n] for n in node.inputs], replacing)
     let_counts_go()
     late = tuple(by[variable] for variable in counts)
     told = tuple(new[n] for n in (*counts.values(), *outputs))
@@ -142,48 +144,68 @@ def _numbered(
 # ---------------------------------------------------------------- dims of attributes
 
 
+class Replacing:
+    """Atoms of dims replaced in all that has dims; equal dims are looked at once."""
+
+    def __init__(self, by: Mapping[Any, Dim]) -> None:
+        self._by = by
+        self._substitute = Substitution(by)
+        self._known: dict[Dim, Dim] = {}
+
+    def __call__(self, value: Any) -> Any:
+        """Dims, types and graphs with other atoms; the same object if there are none in it."""
+        match value:
+            case Variable() | Index() | Fn() | Expr():
+                return self.dim(value)
+            case tuple() if any(isinstance(v, _DIMS) for v in value):
+                new = tuple([self(v) for v in value])
+                return value if new == value else new
+            case TensorType():
+                shape = self(value.shape)
+                return value if shape is value.shape else TensorType(shape, value.dtype)
+            case Graph():
+                return substitute_graph(value, self._by)
+        return value
+
+    def dim(self, value: Dim) -> Dim:
+        """The expression with atoms replaced, in the extents of steps too."""
+        if isinstance(value, int):
+            return value
+        found = self._known.get(value)
+        if found is None:
+            found = self._known[value] = self._dim(value)
+        return value if found == value else found
+
+    def _dim(self, value: Dim) -> Dim:
+        steps = {a: self._substitute(a.extent) for a in atoms(value) if isinstance(a, Index)}
+        moved = {a: Index(a.name, extent) for a, extent in steps.items() if extent != a.extent}
+        return substitute(value, {**self._by, **moved}) if moved else self._substitute(value)
+
+    def attrs(self, attrs: Any) -> Any:
+        """The attributes with atoms of their dims replaced; the same object if there are none."""
+        changed = {}
+        for name in attrs.__dataclass_fields__ if attrs is not None else ():
+            value = getattr(attrs, name)
+            new = self(value)
+            if new is not value:
+                changed[name] = new
+        return replace(attrs, **changed) if changed else attrs
+
+
 def substitute_attrs(attrs: Any, by: Mapping[Any, Dim]) -> Any:
     """The attributes with atoms of their dims replaced; the same object if there are none."""
-    changed = {}
-    for name in attrs.__dataclass_fields__ if attrs is not None else ():
-        value = getattr(attrs, name)
-        new = _substitute(value, by)
-        if new is not value:
-            changed[name] = new
-    return replace(attrs, **changed) if changed else attrs
+    return Replacing(by).attrs(attrs)
 
 
-def _renamed(node: Node, inputs: Sequence[Node], by: Mapping[Any, Dim]) -> Node:
+def _renamed(node: Node, inputs: Sequence[Node], by: Replacing) -> Node:
     """The node over these operands, with atoms of its dims replaced; itself if nothing changes."""
-    attrs = substitute_attrs(node.attrs, by)
+    attrs = by.attrs(node.attrs)
     is_same = attrs is node.attrs and all(a is b for a, b in zip(inputs, node.inputs, strict=True))
     if is_same and node.op.made_of is None:
         return node
     made = make_again(node, inputs, attrs)
     stands_for(made, node)
     return made
-
-
-def _substitute(value: Any, by: Mapping[Any, Dim]) -> Any:
-    match value:
-        case Variable() | Index() | Fn() | Expr():
-            return _substitute_dim(value, by)
-        case tuple() if any(isinstance(v, _DIMS) for v in value):
-            new = tuple(_substitute(v, by) for v in value)
-            return value if new == value else new
-        case TensorType():
-            shape = _substitute(value.shape, by)
-            return value if shape is value.shape else TensorType(shape, value.dtype)
-        case Graph():
-            return substitute_graph(value, by)
-    return value
-
-
-def _substitute_dim(value: Dim, by: Mapping[Any, Dim]) -> Dim:
-    """The expression with atoms replaced, in the extents of steps too."""
-    steps = {a: substitute(a.extent, by) for a in atoms(value) if isinstance(a, Index)}
-    moved = {a: Index(a.name, extent) for a, extent in steps.items() if extent != a.extent}
-    return substitute(value, {**by, **moved} if moved else by)
 
 
 def substitute_graph(graph: Graph, by: Mapping[Any, Dim]) -> Graph:
@@ -199,12 +221,13 @@ def substitute_nodes(graph: Graph, by: Mapping[Any, Dim]) -> tuple[Graph, dict[N
     late = renewed(graph.late, by)
     if late != graph.late:
         by = {**by, **dict(zip(graph.late, late, strict=True))}
+    replacing = Replacing(by)
     new: dict[Node, Node] = {}
     for node in graph.nodes:
-        new[node] = _renamed(node, [new[n] for n in node.inputs], by)
+        new[node] = _renamed(node, [new[n] for n in node.inputs], replacing)
     outputs = tuple(new[n] for n in graph.outputs)
     held = tuple(Held(each.variable, substitute(each.next, by)) for each in graph.held)
-    guards = tuple((_substitute_dim(amount, by), text) for amount, text in graph.guards)
+    guards = tuple((replacing.dim(amount), text) for amount, text in graph.guards)
     made = replace(
         graph,
         outputs=outputs,
@@ -222,7 +245,7 @@ def renewed(late: Iterable[LateVariable], by: Mapping[Any, Dim]) -> tuple[LateVa
     known: dict[Any, Any] = dict(by)
     for v in late:
         if v not in by:
-            limit = _substitute_dim(v.limit, known)
+            limit = Replacing(known).dim(v.limit)
             top = upper_bound(limit) if v.max is None else v.max
             known[v] = LateVariable(v.name, v.min, top, limit)
     return tuple(known[v] for v in late)

@@ -14,7 +14,7 @@ one (`reshape` of `reshape`), and relies on the guards of the graph it was given
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
 
 from semel.ir.expr import Dim, divisors
@@ -35,8 +35,9 @@ def guards(graph: Graph) -> tuple[tuple[Dim, str], ...]:
     symbolic = [node for node in graph.nodes if _is_symbolic(node)]
     # Divisors first: what divides by zero says nothing.
     for rule in (_divisor_requirements, _node_requirements):
+        known: set[Dim] = set()
         for node in symbolic:
-            for requirement in rule(node):
+            for requirement in rule(node, known):
                 if not requirement.always_holds and requirement.amount not in found:
                     written = _written(node, using)
                     found[requirement.amount] = _sentence(node, requirement, written)
@@ -47,7 +48,7 @@ def has_guards(node: Node) -> bool:
     """Whether a node makes sense for some values of the variables only."""
     rules = (_divisor_requirements, _node_requirements)
     return _is_symbolic(node) and any(
-        not requirement.always_holds for rule in rules for requirement in rule(node)
+        not requirement.always_holds for rule in rules for requirement in rule(node, set())
     )
 
 
@@ -56,16 +57,26 @@ def _is_symbolic(node: Node) -> bool:
     return node.rule.is_symbolic or any(n.rule.is_symbolic for n in node.inputs)
 
 
-def _divisor_requirements(node: Node) -> Iterator[Requirement]:
-    for dim in (*node.type.shape, *attr_dims(node.attrs)):
+def _divisor_requirements(node: Node, known: set[Dim]) -> Iterator[Requirement]:
+    """What dims divide by; of those that are `known` it was said before."""
+    for dim in _new((*node.type.shape, *attr_dims(node.attrs)), known):
         for divisor in divisors(dim):
             yield at_most(1, divisor, f"a divisor must be >= 1, got {divisor} in {dim}.")
 
 
-def _node_requirements(node: Node) -> Iterator[Requirement]:
+def _node_requirements(node: Node, known: set[Dim]) -> Iterator[Requirement]:
+    """What the op demands, and that dims are none below 0; of `known` ones that was said before."""
     yield from requirements(node.op.name, node.attrs, (n.type for n in node.inputs))
-    for dim in node.type.shape:
+    for dim in _new(node.type.shape, known):
         yield at_most(0, dim, f"dims must be >= 0, got {dim} in {node.type}.")
+
+
+def _new(dims: Iterable[Dim], known: set[Dim]) -> Iterator[Dim]:
+    """Dims that are not known yet, and are from now on."""
+    for dim in dims:
+        if dim not in known:
+            known.add(dim)
+            yield dim
 
 
 def _sentence(node: Node, requirement: Requirement, written: str) -> str:

@@ -739,11 +739,11 @@ def _read_vars(record: Mapping[str, Any], source: RowReader) -> tuple[RuntimeVar
 
 
 def _ints(entries: Any) -> tuple[int, ...]:
-    return tuple(as_int(entry) for entry in as_list(entries))
+    return tuple(map(as_int, as_list(entries)))
 
 
 def _texts(entries: Any) -> tuple[str, ...]:
-    return tuple(as_text(entry) for entry in as_list(entries))
+    return tuple(map(as_text, as_list(entries)))
 
 
 # ---------------------------------------------------------------- checking

@@ -94,7 +94,9 @@ class RowScope:
         most = 0
         for row in rows:
             if isinstance(row, PreparedKernel):
-                wanted = self.bind(row).scratch_bytes
+                wanted = row.kernel.signature.scratch_bytes
+                if not isinstance(wanted, int):
+                    wanted = self.bind(row).scratch_bytes
                 top = upper_bound(wanted)
                 if top is None:
                     raise PlanError(

@@ -112,10 +112,11 @@ class Snapshot:
         """What a file holds; StateFileError if it is not what `save` writes."""
         place = take_path("load", path)
         name, data = str(place), _map_file(place)
-        prefix, front, arrays = read_parts(data, name, _FILE)
+        parts = read_parts(data, name, _FILE)
+        parts.check()
         with _reading(name):
-            header = json.loads(bytes(front[: prefix.header_bytes]))
-            found = _decode(header, arrays)
+            header = json.loads(bytes(parts.front[: parts.prefix.header_bytes]))
+            found = _decode(header, parts.arrays)
             if header["digest"] != found.digest:
                 raise ValueError(f"the hash of its states must be {found.digest}")
         return found

@@ -8,60 +8,21 @@ Python calls handlers on the main thread, between any two instructions, and they
 Code of ours is written for that. LLVM's binding is not: an exception inside it leaves a lock
 held for ever, or an object that is freed twice. To mask signals does not help, since another
 thread may take them and the main thread calls the handler all the same.
-
-An exception that a handler raises leaves the work to itself: it goes on to its end. So threads are
-started here without `threading`, whose own tables such an exception would leave half changed.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from _thread import allocate_lock, start_new_thread
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import Generic, TypeVar
+from typing import TypeVar
+
+from semel.runtime.job import Job, could_start
 
 T = TypeVar("T")
-
-#: How long a forked child waits for a thread that its parent has, before it looks.
-_LOOK_S = 0.2
-
-
-class _Job(Generic[T]):
-    """A work, and how it ended."""
-
-    def __init__(self, work: Callable[[], T]) -> None:
-        self._work = work
-        self._results: list[T] = []
-        self._errors: list[BaseException] = []
-        self._done = allocate_lock()
-        self._done.acquire()
-        self._made_in = os.getpid()
-
-    def run(self) -> None:
-        try:
-            self._results.append(self._work())
-        except BaseException as error:
-            self._errors.append(error)
-        finally:
-            self._done.release()
-
-    @property
-    def is_over(self) -> bool:
-        return bool(self._results or self._errors)
-
-    def result(self) -> T:
-        """What the work returned or raised, once it has; in the child of a fork, anew."""
-        while not self.is_over and self._made_in == os.getpid():
-            self._done.acquire(timeout=_LOOK_S)
-        if not self.is_over:
-            return run_apart(self._work)
-        if self._errors:
-            raise self._errors.pop()
-        return self._results.pop()
 
 
 def run_apart(work: Callable[[], T]) -> T:
@@ -71,8 +32,7 @@ def run_apart(work: Callable[[], T]) -> T:
     """
     if threading.get_ident() != threading.main_thread().ident:
         return work()
-    job = _Job(work)
-    return job.result() if _could_start(job.run) else work()
+    return Job(work).start().result()
 
 
 def run_aside(work: Callable[[], object]) -> None:
@@ -94,8 +54,8 @@ def run_side_by_side(works: Iterable[Callable[[], T]], most: int) -> Iterator[T]
     somebody stops asking is left; what has goes on to its end. One may run twice, as in
     `run_apart`.
     """
-    waiting: deque[_Job[T]] = deque()
-    jobs: deque[_Job[T]] = deque()
+    waiting: deque[Job[T]] = deque()
+    jobs: deque[Job[T]] = deque()
     at_work: set[object] = set()
     started_in = os.getpid()
 
@@ -117,13 +77,13 @@ def run_side_by_side(works: Iterable[Callable[[], T]], most: int) -> Iterator[T]
             if started_in != os.getpid():  # a fork between two works: no thread came along
                 started_in = os.getpid()
                 at_work.clear()
-            job = _Job(work)
+            job = Job(work)
             jobs.append(job)
             waiting.append(job)
             if len(at_work) < most:
                 token = object()
                 at_work.add(token)
-                if not _could_start(partial(work_on, token)):
+                if not could_start(partial(work_on, token)):
                     work_on(token)
             while jobs and jobs[0].is_over:
                 yield jobs.popleft().result()
@@ -131,14 +91,3 @@ def run_side_by_side(works: Iterable[Callable[[], T]], most: int) -> Iterator[T]
             yield jobs.popleft().result()
     finally:
         waiting.clear()
-
-
-def _could_start(run: Callable[[], None]) -> bool:
-    """Whether a thread could be had. Without one the work is done in place: a risk, but done."""
-    try:
-        start_new_thread(run, ())
-    except RuntimeError as error:
-        if "start new thread" not in str(error):
-            raise  # a handler's
-        return False
-    return True

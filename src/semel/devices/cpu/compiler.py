@@ -36,7 +36,13 @@ if TYPE_CHECKING:
     from semel.kernel.ir import Kernel
 
 #: Sources that the code depends on, besides those of every device.
-SOURCES = ("devices/cpu", "runtime/cgroup.py", "runtime/freed.py", "runtime/libc.py")
+SOURCES = (
+    "devices/cpu",
+    "runtime/cgroup.py",
+    "runtime/freed.py",
+    "runtime/job.py",
+    "runtime/libc.py",
+)
 
 _loaded: WeakValueDictionary[bytes, LoadedCode] = WeakValueDictionary()
 _lock = make_lock()

@@ -24,7 +24,6 @@ import mmap
 import platform
 import struct
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import cache
 from typing import NamedTuple, NoReturn
 
@@ -53,15 +52,17 @@ _IGNORED_SECTIONS = frozenset({".eh_frame"})
 _STUB_BYTES = 16
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class LoadedCode:
     """One object in memory: addresses of its global symbols, functions and data alike.
 
     They are valid while this is held. Then the memory is used for other code.
     """
 
-    symbols: dict[str, int]
-    _place: CodeRange
+    __slots__ = ("__weakref__", "_place", "symbols")
+
+    def __init__(self, symbols: dict[str, int], place: CodeRange) -> None:
+        self.symbols = symbols
+        self._place = place
 
     @property
     def base(self) -> int:
@@ -118,8 +119,7 @@ class _Relocation(NamedTuple):
     addend: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Object:
+class _Object(NamedTuple):
     """A checked object: every index and range in it is valid."""
 
     machine: int
@@ -250,8 +250,7 @@ def undefined_symbols(code: bytes) -> list[str]:
 # ---------------------------------------------------------------------------- placing
 
 
-@dataclass(frozen=True, slots=True)
-class _Layout:
+class _Layout(NamedTuple):
     """Where everything lies in the image of one object; from the object alone."""
 
     places: dict[int, int]  # section -> offset
@@ -261,15 +260,14 @@ class _Layout:
     nbytes: int
 
 
-@dataclass(slots=True)
-class _Image:
+class _Image(NamedTuple):
     """The bytes of one object while they are being filled, and where they will lie."""
 
     memory: bytearray
     base: int
     places: dict[int, int]
-    stubs: dict[str, int] = field(default_factory=dict)  # external -> offset of its call stub
-    slots: dict[int, int] = field(default_factory=dict)  # symbol -> offset of its address
+    stubs: dict[str, int]  # external -> offset of its call stub
+    slots: dict[int, int]  # symbol -> offset of its address
 
     def address(self, section: int) -> int:
         return self.base + self.places[section]
@@ -334,7 +332,7 @@ class _Linker:
     ) -> None:
         self.obj = obj
         self.externals = externals
-        self.image = _Image(_copy_sections(obj, layout), base, layout.places)
+        self.image = _Image(_copy_sections(obj, layout), base, layout.places, {}, {})
         self._next_stub, self._next_slot = layout.stubs_at, layout.slots_at
         self.sizes = {section.number: section.size for section in obj.sections}
 
@@ -395,8 +393,7 @@ def _fit(value: int, bits: int, what: str) -> int:
 _Patch = Callable[[bytearray, int, int, int], None]
 
 
-@dataclass(frozen=True, slots=True)
-class _Rule:
+class _Rule(NamedTuple):
     """How one relocation type patches `width` bytes.
 
     `resolve` names the method of the linker that gives the address meant;

@@ -10,24 +10,21 @@ all its entries are taken the same object is loaded once more.
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from semel.cache.kernels import load_cached
-from semel.codegen.runner import emit_runner
+from semel.codegen.runner_key import RUNNER_KEYS, checked_text
 from semel.config import settings
 from semel.devices.cpu.apart import run_aside
 from semel.devices.cpu.compiler import CpuCompiler
 from semel.devices.cpu.elf import LoadedCode, load_object
 from semel.devices.cpu.executable import CpuExecutable
 from semel.devices.cpu.toolchain import available_cores, host_model, host_target
-from semel.devices.cpu.yardstick import measure_limits
 from semel.ir import abi
 from semel.ir.target import Target
-from semel.locks import make_lock
+from semel.locks import importing, make_lock
 from semel.runtime.allocator import HostMemory, allocate
 from semel.runtime.device import Device, DeviceCode
 from semel.runtime.free import free_bytes
@@ -46,6 +43,7 @@ _RUNNER_SYMBOLS = (
     *(f"entry_{k}" for k in range(abi.NUM_ENTRIES)),
 )
 _CLOCK_NS = 20_000_000  # the clock's rate is known well after this long
+_RATE_S = 0.0002  # and well enough for time-outs after this one: readings are right to 0.1 us
 
 
 #: A loaded copy of the runner, and which of its entries. By the copy itself and not by a number:
@@ -53,8 +51,7 @@ _CLOCK_NS = 20_000_000  # the clock's rate is known well after this long
 _Place = tuple[LoadedCode, int]
 
 
-@dataclass(frozen=True)
-class Runner:
+class Runner(NamedTuple):
     """The plan runner in memory, and its code."""
 
     code: DeviceCode
@@ -67,26 +64,31 @@ class Runner:
 def _open_runner(offered: Mapping[str, DeviceCode]) -> Runner:
     """The runner for this machine; what was offered is taken if it is what we would compile."""
     target = host_target()
-    text = emit_runner(target.arch)
-    given = offered.get(_runner_key(text))
+    given = offered.get(RUNNER_KEYS[target.arch])
     if given is not None:
         code, loaded = given, _load_runner(given.runner)
     else:
-        code, loaded = _make_runner(text, target, _load_runner)
+        code, loaded = _make_runner(target, _load_runner)
     ticks: Callable[[], int] = _ENTRY(loaded.symbols["ticks"])
     return Runner(code, loaded, ticks, _ticks_per_us(ticks), _read_clocks(ticks))
 
 
-def _runner_key(text: str) -> str:
-    """By the text alone: any code for it that the machine can execute is the same runner."""
-    return hashlib.sha256(text.encode()).hexdigest()
+def _make_runner(target: Target, load: Callable[[bytes], T]) -> tuple[DeviceCode, T]:
+    """The runner's code for a target, and what `load` makes of it: from the cache, or compiled.
+
+    It is known by its text alone: any code for that which a machine can execute is the same runner.
+    """
+    compiler, key = CpuCompiler(target), RUNNER_KEYS[target.arch]
+    code, loaded = load_cached(compiler.key(key), lambda: _compile_runner(compiler), load)
+    return DeviceCode(target, key, code), loaded
 
 
-def _make_runner(text: str, target: Target, load: Callable[[bytes], T]) -> tuple[DeviceCode, T]:
-    """The runner's code for a target, and what `load` makes of it: from the cache, or compiled."""
-    compiler = CpuCompiler(target)
-    code, loaded = load_cached(compiler.key(text), lambda: compiler.compile_text(text), load)
-    return DeviceCode(target, _runner_key(text), code), loaded
+def _compile_runner(compiler: CpuCompiler) -> bytes:
+    """Who finds a runner needs no text of it."""
+    with importing:
+        from semel.codegen.runner import emit_runner
+    arch = compiler.target.arch
+    return compiler.compile_text(checked_text(arch, emit_runner(arch)))
 
 
 def _load_runner(code: bytes) -> LoadedCode:
@@ -202,6 +204,8 @@ class CpuDevice:
         return self._ready().loaded.symbols[name]
 
     def limits(self, threads: int) -> MachineLimits:
+        with importing:
+            from semel.devices.cpu.yardstick import measure_limits
         found = measure_limits(threads)
         most = max(found.read_bytes_per_s, found.copy_bytes_per_s)
         return MachineLimits(threads, found.flops_per_s, most)
@@ -222,7 +226,7 @@ class CpuDevice:
         ours = self._ready().code
         if target is None or not CpuCompiler(target).missing(ours.target):
             return ours
-        code, _ = _make_runner(emit_runner(target.arch), target, lambda code: code)
+        code, _ = _make_runner(target, lambda code: code)
         return code
 
     def offer_code(self, code: DeviceCode) -> None:
@@ -268,6 +272,6 @@ def _read_clocks(ticks: Callable[[], int]) -> tuple[int, int]:
 def _ticks_per_us(ticks: Callable[[], int]) -> float:
     """The rate of the runner's clock; half a per cent is good enough for time-outs."""
     start_ns, start = _read_clocks(ticks)
-    time.sleep(0.001)
+    time.sleep(_RATE_S)
     end_ns, end = _read_clocks(ticks)
     return max((end - start) * 1000.0 / (end_ns - start_ns), 1e-3)

@@ -10,17 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
-from onnx.reference import ReferenceEvaluator
 
 from semel.errors import InputError, ModelError, UnsupportedError
 from semel.frontends.onnx.file import Model
-from semel.frontends.onnx.host_ops import HOST_OPS
 from semel.frontends.onnx.labels import number_labels
+from semel.locks import importing
+
+if TYPE_CHECKING:
+    from onnx.reference import ReferenceEvaluator
 
 #: What makes text, images or dictionaries of something, or something of them.
 _TEXT_OPS = {
@@ -235,6 +237,11 @@ def _host_part(model: Model, nodes: list[NodeProto], outputs: tuple[str, ...]) -
 
 
 def _read_nodes(proto: ModelProto, name: str) -> ReferenceEvaluator:
+    # Most models hold no text, and need none of this.
+    with importing:
+        from onnx.reference import ReferenceEvaluator
+
+        from semel.frontends.onnx.host_ops import HOST_OPS
     try:
         return ReferenceEvaluator(proto, new_ops=HOST_OPS)
     except Exception as error:  # anything: the reference checks little of a model

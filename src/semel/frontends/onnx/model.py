@@ -41,6 +41,7 @@ from semel.ir.expr import Dim, Variable, evaluate, variables
 from semel.ir.fields import take_arrays
 from semel.ir.types import as_dtype
 from semel.runtime.buffer import Array, as_array_of, read_arrays
+from semel.runtime.collector import fewer_collections
 from semel.session.compiled import CompiledGraph
 from semel.session.outputs import Outputs
 from semel.session.pipeline import RunTicket
@@ -82,24 +83,25 @@ def load_held(
     That holds the weights as the model has them, as the plan does not: who saves for other
     machines holds it until then.
     """
-    model = read_model(source)
-    fixed, bounds = read_dims(model, dims)
-    choices = Choices(fixed, take_arrays("load", values or {}))
-    session = Session(device)
-    parts = split_host(model)
-    if parts is not None:
-        inside = SpecialisedGraph(parts.numbers, choices, session, bounds, options)
-        return HostedGraph(model, parts, inside), None
-    try:
-        built = build(model, choices)
-    except (DecidedByContent, DecidedBySizes):
-        check_operators(model)
+    with fewer_collections():
+        model = read_model(source)
+        fixed, bounds = read_dims(model, dims)
+        choices = Choices(fixed, take_arrays("load", values or {}))
+        session = Session(device)
+        parts = split_host(model)
+        if parts is not None:
+            inside = SpecialisedGraph(parts.numbers, choices, session, bounds, options)
+            return HostedGraph(model, parts, inside), None
+        try:
+            built = build(model, choices)
+        except (DecidedByContent, DecidedBySizes):
+            check_operators(model)
+            return SpecialisedGraph(model, choices, session, bounds, options), None
+        if _is_plain(built):
+            compiled = _compile(built, session, bounds, options)
+            graph = _with_sizes_of_zero(compiled, source, choices, session, bounds, options)
+            return graph, built.graph
         return SpecialisedGraph(model, choices, session, bounds, options), None
-    if _is_plain(built):
-        compiled = _compile(built, session, bounds, options)
-        graph = _with_sizes_of_zero(compiled, source, choices, session, bounds, options)
-        return graph, built.graph
-    return SpecialisedGraph(model, choices, session, bounds, options), None
 
 
 def _is_plain(built: Built) -> bool:
@@ -266,7 +268,8 @@ class SpecialisedGraph(ByForm):
         if met is not None and met in self._met:
             return self._met[met]
         asked = self._asked()
-        found = self._found_form(inputs)
+        with fewer_collections():
+            found = self._found_form(inputs)
         if asked != self._asked() or len(self._met) == _MET:
             self._met.clear()
         elif met is not None:

@@ -67,7 +67,8 @@ MakePlan = Callable[[Any], ExecutionPlan]
 class PlanFile:
     """A file whose prefix and checksums are right; `name` is for messages.
 
-    `private` are the bytes of `constants` once more: who writes there changes no file.
+    `private` are the bytes of `constants` once more: who writes there changes no file. Whether
+    the constants are whole, `check` says.
     """
 
     name: str
@@ -77,6 +78,7 @@ class PlanFile:
     blobs: memoryview
     constants: Bytes
     private: Bytes
+    check: Callable[[], None]
 
     def blob(self, place: Any) -> bytes:
         """The bytes at [offset, size]."""
@@ -131,6 +133,20 @@ def reading(name: str) -> Iterator[None]:
         ) from error
 
 
+@contextmanager
+def whole(file: PlanFile) -> Iterator[None]:
+    """What is made of a file inside goes on only if the file's constants are whole.
+
+    If they are not, that is the error, whatever else was found.
+    """
+    try:
+        yield
+    except Exception:
+        file.check()
+        raise
+    file.check()
+
+
 def map_file(path: Path) -> tuple[Bytes, Bytes]:
     """The file's bytes, read-only and shared with all who map it, and once more, to write to.
 
@@ -148,14 +164,15 @@ def map_file(path: Path) -> tuple[Bytes, Bytes]:
 
 
 def parse_file(data: Bytes, private: Bytes, name: str, *, verify: bool) -> PlanFile:
-    """The file in these bytes, if they are whole."""
-    prefix, front, constants = read_parts(data, name, PLAN_FILE, verify=verify)
+    """The file in these bytes, if they are whole; of the constants that is still to be asked."""
+    parts = read_parts(data, name, PLAN_FILE, verify=verify)
+    prefix, front = parts.prefix, parts.front
     private = private[prefix.constants_offset :]
     with reading(name):
         header = json.loads(bytes(front[: prefix.header_bytes]))
         dim = DimReader(header["dims"])
     blobs = front[prefix.header_bytes :]
-    return PlanFile(name, prefix, header, dim, blobs, constants, private)
+    return PlanFile(name, prefix, header, dim, blobs, parts.arrays, private, parts.check)
 
 
 # ---------------------------------------------------------------- programs
@@ -281,7 +298,7 @@ class _Weights:
 
 
 def _texts(record: Any) -> tuple[str, ...]:
-    return tuple(as_text(line) for line in as_list(record))
+    return tuple(map(as_text, as_list(record)))
 
 
 def _read_value(file: PlanFile, record: Any, weights: _Weights) -> ProgramValue:
@@ -410,7 +427,7 @@ def _check_value(known: PlanVariable, value: int) -> int:
 
 
 def _ints(entries: Any) -> tuple[int, ...]:
-    return tuple(as_int(entry) for entry in as_list(entries))
+    return tuple(map(as_int, as_list(entries)))
 
 
 # ---------------------------------------------------------------- images

@@ -3,6 +3,9 @@
 write_file(path, write)         beside its place, then renamed into it
 write_parts(file, kind, ...)    prefix, header, blobs, arrays, with checksums
 read_parts(bytes, name, kind)   -->  the same, or the error of its kind
+
+Of large arrays the checksum is made on a thread, while the caller makes something of them; whether
+they are whole is known when `Parts.check` comes back, before which nobody may see what was made.
 """
 
 from __future__ import annotations
@@ -25,10 +28,16 @@ from semel.plan.file.format import (
     in_chunks,
 )
 from semel.runtime.buffer import Array
+from semel.runtime.job import Job
 from semel.runtime.memory import Bytes
 
 #: Arrays are summed up twice, so in pieces that stay in the cache; whole pages.
 _CHECKED_BYTES = 256 << 10
+#: From this size on it is done on a thread, which begins in the time that less would take.
+_APART_BYTES = 2 << 20
+#: There a piece is larger: between two of them the thread waits for its turn, for milliseconds
+#: if the others are busy.
+_PIECE_BYTES = 256 << 20
 _numbers = itertools.count()
 
 
@@ -114,18 +123,32 @@ def write_parts(
 # ---------------------------------------------------------------- reading
 
 
-def read_parts(
-    data: Bytes, name: str, kind: FileKind, *, verify: bool = True
-) -> tuple[Prefix, memoryview, Bytes]:
-    """The prefix, what stands before the arrays, and the arrays; `verify` sums these up too."""
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A file's prefix, what stands before the arrays, and the arrays, which `check` answers for."""
+
+    prefix: Prefix
+    front: memoryview
+    arrays: Bytes
+    check: Callable[[], None]
+
+
+def read_parts(data: Bytes, name: str, kind: FileKind, *, verify: bool = True) -> Parts:
+    """The parts of a file; with `verify` their `check` says whether the arrays are damaged."""
     prefix = _read_prefix(data, name, kind)
     front = memoryview(data)[Prefix.LAYOUT.size : prefix.constants_offset]  # type: ignore[arg-type]
     arrays = data[prefix.constants_offset :]
     if zlib.crc32(front) != prefix.front_checksum:
         raise _damaged(name, kind, kind.front)
-    if verify and _checksum(arrays) != prefix.constants_checksum:
-        raise _damaged(name, kind, kind.arrays)
-    return prefix, front, arrays
+    if not verify:
+        return Parts(prefix, front, arrays, lambda: None)
+    found = _begin_checksum(arrays)
+
+    def check() -> None:
+        if found() != prefix.constants_checksum:
+            raise _damaged(name, kind, kind.arrays)
+
+    return Parts(prefix, front, arrays, check)
 
 
 def _read_prefix(data: Bytes, name: str, kind: FileKind) -> Prefix:
@@ -158,8 +181,15 @@ def _damaged(name: str, kind: FileKind, what: str) -> SemelError:
     return kind.refuse(name, f"the file is damaged: the checksum of its {what} is wrong.", "")
 
 
-def _checksum(arrays: Bytes) -> int:
+def _begin_checksum(arrays: Bytes) -> Callable[[], int]:
+    """What gives the checksum of the arrays: of large ones it is being made meanwhile."""
+    if arrays.size < _APART_BYTES:
+        return lambda: _checksum(arrays, _CHECKED_BYTES)
+    return Job(lambda: _checksum(arrays, _PIECE_BYTES)).start().result
+
+
+def _checksum(arrays: Bytes, step: int) -> int:
     checksum = PageChecksum()
-    for start in range(0, arrays.size, _CHECKED_BYTES):
-        checksum.update(arrays[start : start + _CHECKED_BYTES])
+    for start in range(0, arrays.size, step):
+        checksum.update(arrays[start : start + step])
     return checksum.value
