@@ -42,8 +42,7 @@ def run_aside(work: Callable[[], object]) -> None:
         with suppress(Exception):
             work()
 
-    with suppress(RuntimeError):  # no thread is to be had
-        start_new_thread(quietly, ())
+    could_start(quietly)
 
 
 def run_side_by_side(works: Iterable[Callable[[], T]], most: int) -> Iterator[T]:
