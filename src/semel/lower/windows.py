@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 
 from semel.ir.expr import (
     Dim,
@@ -34,15 +35,28 @@ from semel.ir.expr import (
     substitute,
     upper_bound,
 )
+from semel.ir.target import Target
 from semel.ir.types import BOOL
 from semel.kernel import ir
 from semel.kernel.conditions import assume
-from semel.kernel.ir import Local, Statement, Value, statement_values, walk_statements, walk_values
+from semel.kernel.ir import (
+    Buffer,
+    Local,
+    Statement,
+    Value,
+    statement_values,
+    walk_statements,
+    walk_values,
+)
 from semel.kernel.rewrite import ValueMap, map_statements, substitute_indices
 from semel.lower.lowered import Names, split_rows
 
 #: Places at once: more accumulators, filters and elements than this do not fit the registers.
 PLACES = 4
+#: Vectors of channels that a stripe has at least: lines of memory that lie side by side.
+LEAST_STRIPE = 2
+#: Places of a row of which no more is known.
+USUAL_WIDTH = 64
 #: Loops of so few vectors are not worth code for their ends.
 SHORT_RUN = 2
 _TRUE = ir.const(BOOL, True)
@@ -67,35 +81,131 @@ def block_places(
     loops: Sequence[Index],
     body: tuple[Statement, ...],
     names: Names,
-    lanes: int,
+    target: Target,
     tile_elements: int,
 ) -> tuple[Index, tuple[Statement, ...]]:
-    """The tile and its statements: some rows of places, or a part of a long row."""
+    """The tile and its statements: a stripe of channels of some rows of places, or of parts of
+    long ones."""
     *rest, place, channel = loops
     runs = _runs(body, rest)
     inside = _inside(body, loops[:-1] if runs is None else [place])
     rows = product(i.extent for i in rest)
-    width, depth = (upper_bound(i.extent) or tile_elements for i in (place, channel))
-    count = max(tile_elements // max(depth, 1), 4 * PLACES)
-
-    def row(start: Dim, stop: Dim) -> tuple[Statement, ...]:
-        return _row(rest, place, channel, body, inside, runs, names, lanes, start, stop)
-
-    if width > 2 * count:
-        parts = ceildiv(place.extent, count)
-        tile = Index("tile", rows * parts)
-        start = (tile % parts) * count
-        statements = row(start, minimum(start + count, place.extent))
-        return tile, substitute_indices(statements, split_rows(tile // parts, rest))
-    several = max(1, count // max(width, 1))
-    tile = Index("tile", ceildiv(rows, several))
-    statements = row(0, place.extent)
-    if several == 1:
-        return tile, substitute_indices(statements, split_rows(tile, rest))
+    is_tested = bool(_inside(body, [channel]).tests)
+    cut = _cut(rows, place, channel, is_tested, body, target, tile_elements)
+    blocks, parts = ceildiv(place.extent, PLACES), ceildiv(place.extent, cut.blocks * PLACES)
+    tile = Index("tile", ceildiv(rows, cut.rows) * parts * cut.stripes)
+    number, part = tile // cut.stripes // parts, tile // cut.stripes % parts
+    stripe = tile % cut.stripes
+    channels = _Channels(channel, is_tested, target.lanes(32), names, stripe, cut.stripes)
+    first = part * cut.blocks
+    last = minimum(first + cut.blocks, blocks)
+    statements = _row(rest, place, body, inside, runs, names, channels, first, last)
+    if cut.rows == 1:
+        return tile, substitute_indices(statements, split_rows(number, rest))
     here = Index("row", rows)
     inner = substitute_indices(statements, split_rows(here, rest))
-    stop = minimum(tile * several + several, rows)
-    return tile, (ir.Loop(here, tile * several, stop, inner),)
+    stop = minimum(number * cut.rows + cut.rows, rows)
+    return tile, (ir.Loop(here, number * cut.rows, stop, inner),)
+
+
+# ---------------------------------------------------------------- tiles
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """What a tile takes: so many rows, blocks of places of each, and one of the stripes."""
+
+    rows: int
+    blocks: int
+    stripes: int
+
+
+def _cut(
+    rows: Dim,
+    place: Index,
+    channel: Index,
+    is_tested: bool,
+    body: Sequence[Statement],
+    target: Target,
+    tile_elements: int,
+) -> _Cut:
+    """Stripes so narrow, and parts of rows so short, that the lines a row of places looks at stay
+    in the first-level cache until the next row has looked at them.
+
+    `channel` is asked for by tests if `is_tested`: then a tile takes all of it.
+    """
+    width, depth = upper_bound(place.extent), upper_bound(channel.extent) or tile_elements
+    lines, size = _lines_read(place, channel, body)
+    stripes = 1
+    if lines > 1 and isinstance(channel.extent, int) and not is_tested:
+        lanes = target.lanes(32)
+        vectors = -(-depth // lanes)
+        room = target.l1_bytes // (size * lanes * min(width or USUAL_WIDTH, USUAL_WIDTH))
+        stripes = -(-vectors // max(LEAST_STRIPE, room))
+        depth = -(-vectors // stripes) * lanes
+    most = max(tile_elements // max(depth, 1), 4 * PLACES)
+    if lines > 1:
+        most = min(most, max(target.l1_bytes // (size * depth), 4 * PLACES))
+    places = most
+    if width is not None:
+        places = -(-width // max(1, (width + most // 2) // most))
+    several = max(1, tile_elements // (depth * places))
+    if isinstance(rows, int):
+        several = -(-rows // -(-rows // several))
+    return _Cut(several, -(-places // PLACES), stripes)
+
+
+def _lines_read(place: Index, channel: Index, body: Sequence[Statement]) -> tuple[int, int]:
+    """How many lines of places the windows of a row look at, and bytes of them for each place."""
+    taps = [s.index for s in walk_statements(body) if isinstance(s, ir.Loop)]
+    read: dict[Buffer, tuple[int, int]] = {}
+    for value in walk_values([v for s in walk_statements(body) for v in statement_values(s)]):
+        step = linear_coefficient(value.data[1], place) if value.op == "load" else None
+        if step is None or step == 0:
+            continue
+        buffer, at = value.data
+        line = step * place.extent
+        lines = prod(upper_bound(t.extent) or 1 for t in taps if _is_line(at, t, line))
+        stride = upper_bound(step // maximum(channel.extent, 1)) or 1
+        found = (lines, lines * stride * buffer.dtype.size_bytes)
+        read[buffer] = max(read.get(buffer, found), found)
+    return max((n for n, _ in read.values()), default=1), sum(size for _, size in read.values())
+
+
+def _is_line(at: Dim, tap: Index, line: Dim) -> bool:
+    """Whether a tap looks at another line of places."""
+    step = linear_coefficient(at, tap)
+    if isinstance(step, int) and isinstance(line, int):
+        return 2 * abs(step) >= abs(line)
+    return step is not None and not isinstance(step, int)
+
+
+@dataclass(frozen=True)
+class _Channels:
+    """Channels in vectors, in so many stripes, of which a tile takes one."""
+
+    loop: Index
+    is_tested: bool
+    lanes: int
+    names: Names
+    stripe: Dim
+    stripes: int
+
+    def each(self, statements: tuple[Statement, ...]) -> tuple[Statement, ...]:
+        """The statements for all of a stripe. The last vector ends with the last channel, so that
+        no lane is idle: some channels are computed and stored once more."""
+        loop, lanes, extent = self.loop, self.lanes, self.loop.extent
+        if not isinstance(extent, int) or extent <= lanes or self.is_tested:
+            found: list[Statement] = []
+            for each in split_at_tests(loop, 0, extent, statements, self.names, lanes):
+                found += ending_whole(each, lanes)
+            return tuple(found)
+        count = -(-extent // lanes)
+        vector, own = Index(self.names("g"), count), Index(self.names("v"), extent)
+        start = minimum(vector * lanes, extent - lanes)
+        inner = substitute_indices(statements, {loop: own})
+        first, last = (n * count // self.stripes for n in (self.stripe, self.stripe + 1))
+        return (ir.Loop(vector, first, last, (ir.Loop(own, start, start + lanes, inner, lanes),)),)
 
 
 def split_at_tests(
@@ -177,26 +287,45 @@ def ending_whole(loop: Statement, lanes: int) -> list[Statement]:
 def _row(
     rest: Sequence[Index],
     place: Index,
-    channel: Index,
     body: tuple[Statement, ...],
     inside: _Inside,
     runs: dict[Index, _Run] | None,
     names: Names,
-    lanes: int,
+    channels: _Channels,
+    first: Dim,
+    last: Dim,
+) -> tuple[Statement, ...]:
+    """Blocks [first, last) of the places of one row, four in each."""
+    binds: list[Statement] = []
+    if runs:
+        body = _in_runs(body, _bound(runs, names, binds))
+    found = None if runs is None else _fours(place, inside)
+    start, stop = first * PLACES, minimum(last * PLACES, place.extent)
+    if found is None:
+        others = _inside_and_singly(rest, place, body, inside, runs, names, channels, start, stop)
+        return (*binds, *others)
+    fours, fits = found
+    blocks = _in_blocks(place, body, inside, fours, names, channels, first, last)
+    if fits is _TRUE:
+        return (*binds, *blocks)
+    end = Index(names("w"), place.extent)
+    singly = ir.Loop(end, start, stop, channels.each(substitute_indices(body, {place: end})))
+    return (*binds, ir.If(fits, blocks), ir.If(ir.op("not", fits), (singly,)))
+
+
+def _inside_and_singly(
+    rest: Sequence[Index],
+    place: Index,
+    body: tuple[Statement, ...],
+    inside: _Inside,
+    runs: dict[Index, _Run] | None,
+    names: Names,
+    channels: _Channels,
     start: Dim,
     stop: Dim,
 ) -> tuple[Statement, ...]:
     """The places [start, stop) of one row: blocks inside, then what is left at both ends."""
-
-    def vector(statements: tuple[Statement, ...]) -> tuple[Statement, ...]:
-        found: list[Statement] = []
-        for loop in split_at_tests(channel, 0, channel.extent, statements, names, lanes):
-            found += ending_whole(loop, lanes)
-        return tuple(found)
-
     binds: list[Statement] = []
-    if runs:
-        body = _in_runs(body, _bound(runs, names, binds))
     bare = assume(body, inside.tests.__contains__) if inside.tests else body
     first, last = _ends(rest, place, inside, runs, names, start, stop, binds)
     block = Index(names("b"), floordiv(place.extent, PLACES) + 1)
@@ -208,12 +337,131 @@ def _row(
     if first != start:
         skips = ir.select(ir.index(end) < ir.index(first - start), ir.index(0), ir.index(skipped))
         skipped = _bind(names("s"), place.extent + 1, skips, moved)
-    singly = vector(substitute_indices(body, {place: start + end + skipped}))
+    singly = channels.each(substitute_indices(body, {place: start + end + skipped}))
     return (
         *binds,
-        ir.Loop(block, 0, blocks, vector(several)),
+        ir.Loop(block, 0, blocks, channels.each(several)),
         ir.Loop(end, 0, stop - start - blocks * PLACES, (*moved, *singly)),
     )
+
+
+# ---------------------------------------------------------------- blocks at the ends of a row, too
+
+
+@dataclass(frozen=True)
+class _Fours:
+    """A row of places in `blocks`: [begin, end) of them meet no padding, of one each at the ends.
+
+    The last blocks begin at `final`, or with it inside: these may overlap the ones before, so that
+    some places are computed and stored once more.
+    """
+
+    blocks: Dim
+    begin: int
+    end: Dim
+    final: Dim
+
+    @property
+    def has_inside(self) -> bool:
+        return not isinstance(self.end, int) or self.begin < self.end
+
+
+def _fours(place: Index, inside: _Inside) -> tuple[_Fours, Value] | None:
+    """The blocks of a row, and where that is known when it runs only, whether there are such."""
+    extent = place.extent
+    low, high = inside.low.get(place, 0), inside.high.get(place, extent)
+    blocks = ceildiv(extent, PLACES)
+    begin, end = int(low != 0), blocks - int(high != extent)
+    final = maximum(extent - (PLACES if high == extent else 2 * PLACES), low)
+    fours = _Fours(blocks, begin, end, final)
+    facts = [extent - PLACES, PLACES - low, high - extent + PLACES]
+    if not isinstance(extent, int):
+        facts[0] -= PLACES  # no block meets padding at both ends
+    if fours.has_inside:
+        facts.append(high - PLACES - low)
+    fits: Value = _TRUE
+    for fact in facts:
+        least, most = bounds(fact)
+        if most is not None and most < 0:
+            return None
+        if least is None or least < 0:
+            fits = _and(fits, ir.index(fact) >= ir.index(0))
+    return fours, fits
+
+
+def _in_blocks(
+    place: Index,
+    body: tuple[Statement, ...],
+    inside: _Inside,
+    fours: _Fours,
+    names: Names,
+    channels: _Channels,
+    first: Dim,
+    last: Dim,
+) -> tuple[Statement, ...]:
+    """Blocks [first, last) of a row. In those at its ends it is known which taps meet padding."""
+    extent, number = place.extent, Index(names("b"), fours.blocks)
+    long = not isinstance(extent, int)  # only one end meets padding there
+    behind, before = (_tests_of_end(place, inside.tests, sign) for sign in (1, -1))
+    loops: list[Statement] = []
+
+    def loop(start: Dim, stop: Dim, body: tuple[Statement, ...]) -> None:
+        begin, end = maximum(first, start), minimum(last, stop)
+        loops.append(ir.Loop(number, begin, end, channels.each(body)))
+
+    if fours.begin:
+        ahead = assume(body, before.__contains__) if long else body
+        loop(0, 1, _known(several_places(ahead, place, 0, names)))
+    if fours.has_inside:
+        bare = assume(body, inside.tests.__contains__) if inside.tests else body
+        base = minimum(number * PLACES, fours.final)
+        loop(fours.begin, fours.end, several_places(bare, place, base, names))
+    if fours.end != fours.blocks and (fours.blocks != 1 or not fours.begin):
+        rest = assume(body, behind.__contains__) if long else body
+        base = extent - PLACES
+        loop(fours.end, fours.blocks, _known(several_places(rest, place, base, names)))
+    return tuple(loops)
+
+
+def _tests_of_end(place: Index, tests: Collection[Value], sign: int) -> set[Value]:
+    """Those that ask whether a place lies far enough behind the start (1), or before the end."""
+    found: set[Value] = set()
+    for test in tests:
+        least = _least(test)
+        step = None if least is None else linear_coefficient(least, place)
+        if isinstance(step, int) and step * sign > 0:
+            found.add(test)
+    return found
+
+
+def _known(body: Sequence[Statement]) -> tuple[Statement, ...]:
+    """The statements with unrolled loops written out, where that decides what is asked."""
+
+    def spread(statement: Statement) -> Iterator[Statement]:
+        if not isinstance(statement, ir.Loop):
+            yield statement
+        elif statement.unroll:
+            assert isinstance(statement.start, int) and isinstance(statement.stop, int)
+            for number in range(statement.start, statement.stop):
+                for each in substitute_indices(statement.body, {statement.index: number}):
+                    yield from spread(each)
+        else:
+            yield replace(statement, body=tuple(e for s in statement.body for e in spread(s)))
+
+    def ends(test: Value) -> tuple[int | None, int | None]:
+        least = _least(test)
+        return (None, None) if least is None else bounds(least)
+
+    def holds(test: Value) -> bool:
+        least, _ = ends(test)
+        return least is not None and least >= 0
+
+    def fails(test: Value) -> bool:
+        _, most = ends(test)
+        return most is not None and most < 0
+
+    every = tuple(each for statement in body for each in spread(statement))
+    return assume(every, holds, fails)
 
 
 def _ends(
