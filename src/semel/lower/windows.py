@@ -2,7 +2,7 @@
 
     loops (rows..., place, channel) around { acc = 0; for tap: acc += f(place, tap); store }
     -->
-    for row: { blocks of 4 places, an accumulator each; places at the ends, one by one }
+    for row: { blocks of 4 places, an accumulator each, those at the ends for themselves }
 
 A depthwise convolution or a pool does little with what it loads. Neighbouring places read
 the same filters and mostly the same elements: four of them, tap by tap, load half as often,
@@ -10,16 +10,19 @@ and four sums are under way where one would wait for itself. Padding is a test a
 it asks for the row, the taps it holds for are a run: they are a loop of their own, between those
 above and below the data, which load nothing (`_Run`). Where it asks for the place, all places but
 some at the ends of a row lie inside, and are not asked. Where that is follows from the tests
-themselves (`_inside`), for symbolic sizes too.
+themselves (`_inside`), for symbolic sizes too. The first and the last block of a row stand where
+padding is known (`_Fours`); rows too short for that are asked place by place.
 
 Every place adds its taps in the order it had, so that nothing changes by a bit.
+
+One idea: a row of places in its forms, which must add in one order, so that they are read beside
+each other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
 
 from semel.ir.expr import (
     Dim,
@@ -40,7 +43,6 @@ from semel.ir.types import BOOL
 from semel.kernel import ir
 from semel.kernel.conditions import assume
 from semel.kernel.ir import (
-    Buffer,
     Local,
     Statement,
     Value,
@@ -50,13 +52,10 @@ from semel.kernel.ir import (
 )
 from semel.kernel.rewrite import ValueMap, map_statements, substitute_indices
 from semel.lower.lowered import Names, split_rows
+from semel.lower.window_tiles import cut_windows
 
 #: Places at once: more accumulators, filters and elements than this do not fit the registers.
 PLACES = 4
-#: Vectors of channels that a stripe has at least: lines of memory that lie side by side.
-LEAST_STRIPE = 2
-#: Places of a row of which no more is known.
-USUAL_WIDTH = 64
 #: Loops of so few vectors are not worth code for their ends.
 SHORT_RUN = 2
 _TRUE = ir.const(BOOL, True)
@@ -91,14 +90,17 @@ def block_places(
     inside = _inside(body, loops[:-1] if runs is None else [place])
     rows = product(i.extent for i in rest)
     is_tested = bool(_inside(body, [channel]).tests)
-    cut = _cut(rows, place, channel, is_tested, body, target, tile_elements)
-    blocks, parts = ceildiv(place.extent, PLACES), ceildiv(place.extent, cut.blocks * PLACES)
+    cut = cut_windows(
+        rows, place, channel, body, target, tile_elements, 4 * PLACES, is_whole=is_tested
+    )
+    blocks, several = ceildiv(place.extent, PLACES), -(-cut.places // PLACES)
+    parts = ceildiv(place.extent, several * PLACES)
     tile = Index("tile", ceildiv(rows, cut.rows) * parts * cut.stripes)
     number, part = tile // cut.stripes // parts, tile // cut.stripes % parts
     stripe = tile % cut.stripes
     channels = _Channels(channel, is_tested, target.lanes(32), names, stripe, cut.stripes)
-    first = part * cut.blocks
-    last = minimum(first + cut.blocks, blocks)
+    first = part * several
+    last = minimum(first + several, blocks)
     statements = _row(rest, place, body, inside, runs, names, channels, first, last)
     if cut.rows == 1:
         return tile, substitute_indices(statements, split_rows(number, rest))
@@ -106,78 +108,6 @@ def block_places(
     inner = substitute_indices(statements, split_rows(here, rest))
     stop = minimum(number * cut.rows + cut.rows, rows)
     return tile, (ir.Loop(here, number * cut.rows, stop, inner),)
-
-
-# ---------------------------------------------------------------- tiles
-
-
-@dataclass(frozen=True)
-class _Cut:
-    """What a tile takes: so many rows, blocks of places of each, and one of the stripes."""
-
-    rows: int
-    blocks: int
-    stripes: int
-
-
-def _cut(
-    rows: Dim,
-    place: Index,
-    channel: Index,
-    is_tested: bool,
-    body: Sequence[Statement],
-    target: Target,
-    tile_elements: int,
-) -> _Cut:
-    """Stripes so narrow, and parts of rows so short, that the lines a row of places looks at stay
-    in the first-level cache until the next row has looked at them.
-
-    `channel` is asked for by tests if `is_tested`: then a tile takes all of it.
-    """
-    width, depth = upper_bound(place.extent), upper_bound(channel.extent) or tile_elements
-    lines, size = _lines_read(place, channel, body)
-    stripes = 1
-    if lines > 1 and isinstance(channel.extent, int) and not is_tested:
-        lanes = target.lanes(32)
-        vectors = -(-depth // lanes)
-        room = target.l1_bytes // (size * lanes * min(width or USUAL_WIDTH, USUAL_WIDTH))
-        stripes = -(-vectors // max(LEAST_STRIPE, room))
-        depth = -(-vectors // stripes) * lanes
-    most = max(tile_elements // max(depth, 1), 4 * PLACES)
-    if lines > 1:
-        most = min(most, max(target.l1_bytes // (size * depth), 4 * PLACES))
-    places = most
-    if width is not None:
-        places = -(-width // max(1, (width + most // 2) // most))
-    several = max(1, tile_elements // (depth * places))
-    if isinstance(rows, int):
-        several = -(-rows // -(-rows // several))
-    return _Cut(several, -(-places // PLACES), stripes)
-
-
-def _lines_read(place: Index, channel: Index, body: Sequence[Statement]) -> tuple[int, int]:
-    """How many lines of places the windows of a row look at, and bytes of them for each place."""
-    taps = [s.index for s in walk_statements(body) if isinstance(s, ir.Loop)]
-    read: dict[Buffer, tuple[int, int]] = {}
-    for value in walk_values([v for s in walk_statements(body) for v in statement_values(s)]):
-        step = linear_coefficient(value.data[1], place) if value.op == "load" else None
-        if step is None or step == 0:
-            continue
-        buffer, at = value.data
-        line = step * place.extent
-        lines = prod(upper_bound(t.extent) or 1 for t in taps if _is_line(at, t, line))
-        stride = upper_bound(step // maximum(channel.extent, 1)) or 1
-        found = (lines, lines * stride * buffer.dtype.size_bytes)
-        read[buffer] = max(read.get(buffer, found), found)
-    return max((n for n, _ in read.values()), default=1), sum(size for _, size in read.values())
-
-
-def _is_line(at: Dim, tap: Index, line: Dim) -> bool:
-    """Whether a tap looks at another line of places."""
-    step = linear_coefficient(at, tap)
-    if isinstance(step, int) and isinstance(line, int):
-        return 2 * abs(step) >= abs(line)
-    return step is not None and not isinstance(step, int)
 
 
 @dataclass(frozen=True)
