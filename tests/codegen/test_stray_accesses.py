@@ -36,7 +36,7 @@ from tests.codegen.machine import runnable_targets
 from semel import Tensor
 
 for target in runnable_targets().values():
-    for rows, depth, width in ((1, 1, 33), (5, 7, 17), (13, 1, 47), (1, 9, 1), (4, 33, 5)):
+    for rows, depth, width in ((1, 1, 33), (5, 7, 24), (13, 1, 47), (1, 9, 1), (4, 33, 5)):
         x, w = Tensor.input("x", (rows, depth)), Tensor.input("w", (depth, width))
         product = x.clip(-3, 3) @ w
         outputs = [product, product.softmax(-1), product.sum(1), product.max(0), (x * x).sum(1)]
@@ -63,6 +63,26 @@ for target in runnable_targets().values():
                 "w": np.ones((experts, depth, width), np.float32)}
         for at_end in (True, False):
             run_kernels(graph, kernels, data, {}, run_fenced(target, at_end=at_end))
+"""
+
+# Rows whose blocks overlap, stripes whose last vector ends with the last channel, of any size too.
+WINDOWS = """
+import numpy as np
+from tests.codegen.guarded import run_fenced
+from tests.codegen.lowering import lower_graph, run_kernels
+from tests.codegen.machine import runnable_targets
+from semel import Tensor, Variable
+
+for target in runnable_targets().values():
+    for h, w, c, k, stride in ((5, 4, 24, 5, 1), (9, 9, 200, 5, 1), (6, 13, 72, 3, 2)):
+        for sizes in ((h, w), (Variable("h", 1, 40), Variable("w", 1, 64))):
+            x, f = Tensor.input("x", (1, *sizes, c)), Tensor.input("f", (c, 1, k, k))
+            y = x.permute(0, 3, 1, 2).conv2d(f, padding=k // 2, groups=c, stride=stride)
+            graph, kernels = lower_graph([y.permute(0, 2, 3, 1)], target)
+            data = {"x": np.ones((1, h, w, c), np.float32), "f": np.ones((c, 1, k, k), np.float32)}
+            known = {} if sizes == (h, w) else {"h": h, "w": w}
+            for at_end in (True, False):
+                run_kernels(graph, kernels, data, known, run_fenced(target, at_end=at_end))
 """
 
 
@@ -98,4 +118,9 @@ def test_tails_of_contractions_and_reductions_stay_inside() -> None:
 
 def test_grouped_rows_stay_inside() -> None:
     done = run("-c", EXPERTS)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_windows_stay_inside() -> None:
+    done = run("-c", WINDOWS)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -18,11 +18,15 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
+from tests.codegen.lowering import lower_with_weights
 
 import semel
 from semel import Tensor, Variable
 from semel.ir.expr import Dim
+from semel.ir.target import named_target
 from semel.ir.types import as_dtype
+from semel.kernel import ir
+from semel.kernel.ir import statement_values, walk_statements, walk_values
 from semel.plan.plan import ExecutionPlan
 
 Array = np.ndarray[Any, Any]
@@ -412,3 +416,33 @@ def test_pairs_are_all_there() -> None:
     few, every = pairwise(all_epilogues()), all_epilogues()
     assert len(every) == 320 and len(few) < 20
     assert {p for e in few for p in pairs_of(e)} == {p for e in every for p in pairs_of(e)}
+
+
+@pytest.mark.parametrize("columns", [17, 24, 31, 33, 40, 47, 57, 200, 257])
+@pytest.mark.parametrize("is_constant", [True, False])
+def test_a_last_vector_beside_whole_ones_stores_its_columns_only(
+    columns: int, is_constant: bool
+) -> None:
+    """With what follows, which reads other operands at the same columns."""
+    rng = np.random.default_rng(columns)
+    a, w = (rng.standard_normal(s, dtype=np.float32) for s in ((29, 37), (37, columns)))
+    b, c = (rng.standard_normal(s, dtype=np.float32) for s in ((columns,), (29, columns)))
+    x, r = Tensor.input("x", a.shape), Tensor.input("r", c.shape)
+    right = Tensor(w) if is_constant else Tensor.input("w", w.shape)
+    inputs = {"x": a, "r": c} if is_constant else {"x": a, "r": c, "w": w}
+    want = np.maximum(a.astype(np.float64) @ w + b, 0) + c
+    plan = ((x @ right + Tensor(b)).relu() + r).prepare()
+    np.testing.assert_allclose(plan(**inputs), want, rtol=1e-5, atol=1e-5)
+
+
+def test_some_columns_are_beside_whole_vectors() -> None:
+    """24 columns are two vectors of AVX-512, of which the last has half: no loop of its own."""
+    x, w = Tensor.input("x", (12, 64)), Tensor(np.ones((64, 24), np.float32))
+    target = named_target("x86-64-v4")
+    _, (lowered,) = lower_with_weights([x @ w], target)
+    (sums,) = {s.local for s in walk_statements(lowered.kernel.body) if isinstance(s, ir.Declare)}
+    assert sums.copies == (6, 2)
+    stores = [s for s in walk_statements(lowered.kernel.body) if isinstance(s, ir.Store)]
+    assert [s.guard is not None for s in stores] == [False, True]
+    loads = [v for s in walk_statements(lowered.kernel.body) for v in statement_values(s)]
+    assert not any(v.args for v in walk_values(loads) if v.op == "load")

@@ -34,7 +34,7 @@ RUN = 16384
 
 #: Operations in a loop body up to which it runs on 4 or 2 registers at a time: independent
 #: chains hide latency, but more of them than registers can hold would spill.
-LIGHT_BODY = 10
+LIGHT_BODY = 11
 MEDIUM_BODY = 40
 
 _PLACES = ("argmax", "argmin")

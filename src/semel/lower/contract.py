@@ -38,8 +38,8 @@ from semel.ir.graph import Node
 from semel.ir.target import Target
 from semel.ir.types import BOOL
 from semel.kernel import ir
-from semel.kernel.ir import Buffer, Local, Statement, walk_values
-from semel.kernel.rewrite import substitute_indices
+from semel.kernel.ir import Buffer, Local, Statement, Value, walk_values
+from semel.kernel.rewrite import ValueMap, map_statements, substitute_indices
 from semel.lower.contraction import Contraction
 from semel.lower.evaluate import Evaluator, value_atoms
 from semel.lower.lowered import Lowered, Names, finish_kernel, split_rows
@@ -107,10 +107,14 @@ class _Variant:
 
 @dataclass(frozen=True, slots=True)
 class _Beside:
-    """How many vectors of columns a block's rows pass at once, so many columns apart."""
+    """How many vectors of columns a block's rows pass at once, so many columns apart.
+
+    If they are cut, lanes of the last one have no column: they store nothing.
+    """
 
     count: int = 1
     pitch: int = 0
+    is_cut: bool = False
 
 
 _ALONE = _Beside()
@@ -432,12 +436,18 @@ class _Lowering(Contraction):
         rows: Callable[[_Beside], tuple[Statement, ...]],
     ) -> Iterator[Statement]:
         """`count` columns from `start` on, as many vectors at once as there are."""
-        for span in cut_columns(self.target, self.accumulator.bits, shape.lanes, count):
+        bits, joined = self.accumulator.bits, self._may_guard
+        for span in cut_columns(self.target, bits, shape.lanes, count, joined=joined):
             lane = Index(self.names("n"), span.start + span.count)
-            inner = substitute_indices(
-                rows(_Beside(span.beside, span.lanes)), {column: start + lane}
-            )
+            beside = _Beside(span.beside, span.lanes, span.is_cut)
+            inner = substitute_indices(rows(beside), {column: start + lane})
             yield ir.Loop(lane, span.start, span.start + span.count, inner, span.lanes)
+
+    @property
+    def _may_guard(self) -> bool:
+        """Whether lanes without a column may do all but store, and load what is not there."""
+        asks = any(n.op.gathers or n.op.may_fail for n in self.group.inside)
+        return not asks and self.wide is None
 
     def _rows(
         self, tile: Dim, blocks: RowBlocks, beside: _Beside = _ALONE
@@ -754,10 +764,40 @@ class _Lowering(Contraction):
             moved = {**moved, self.at[-1]: self.at[-1] + column * self.beside.pitch}
         body = substitute_indices(make(at), moved)
         if column is not None:
-            body = (ir.Loop(column, 0, count, body, unroll=True),)
+            cut = self._of_columns(body, column, count - 1) if self.beside.is_cut else ()
+            body = (ir.Loop(column, 0, count - bool(cut), body, unroll=True), *cut)
         if height == 1:
             return substitute_indices(body, {lane: 0})
         return (ir.Loop(lane, 0, height, body, unroll=True),)
+
+    def _of_columns(
+        self, body: Sequence[Statement], copy: Index, last: int
+    ) -> tuple[Statement, ...]:
+        """The last copy of what is done for columns: where there is none, nothing is stored, nor
+        loaded that does not surely exist, as the padding of a packed panel does."""
+        column = self.at[-1]
+        assert isinstance(column, Index) and self.tile is not None
+        pitch, lanes = self.beside.pitch, self.tile.shape.lanes
+        is_there = ir.index(column + last * pitch) < ir.index(column.extent)
+        panel, lane = Index("p", ceildiv(column.extent, lanes)), Index("n", pitch)
+
+        def leaf(value: Value) -> Value:
+            if value.op != "load" or value.args or column not in atoms(value.data[1]):
+                return value
+            buffer, at = value.data
+            left = buffer.size - 1 - substitute(at, {column: panel * lanes + lane})
+            least = lower_bound(left)
+            if least is not None and least >= 0:
+                return value
+            return ir.load(buffer, at, is_there, ir.const(value.dtype, 0))
+
+        def guarded(s: Statement) -> Statement:
+            if not isinstance(s, ir.Store) or s.buffer.access == "s":
+                return s
+            return replace(s, guard=is_there if s.guard is None else s.guard & is_there)
+
+        own = map_statements(substitute_indices(body, {copy: last}), ValueMap(leaf))
+        return tuple(guarded(s) for s in own)
 
     def _step(self, total: Local, at: _At, steps: _Steps, combine: str) -> list[Statement]:
         *batch, row, column = self.at

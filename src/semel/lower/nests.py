@@ -638,7 +638,7 @@ class _Lowering:
             return Index("tile", 1), body
         if self._is_column_mode:
             if self._has_windows and can_block(loops, body):
-                return block_places(loops, body, self.names, self._lanes, TILE_ELEMENTS)
+                return block_places(loops, body, self.names, self.target, TILE_ELEMENTS)
             turn = None if self.group.reduces else find_turn(loops, body, self._lanes)
             if turn is not None:
                 return tile_turned(loops, turn[0], body, self.names, turn[1])

@@ -9,7 +9,7 @@ into, so that all cuts agree bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from semel.ir.expr import Dim, ceildiv, maximum, minimum
@@ -52,9 +52,12 @@ def register_tile(target: Target, bits: int = 32, columns: Dim | None = None) ->
     half as often again as six do: they are taken where two would leave a lone vector.
     """
     lane = target.lanes(max(bits, 32))
-    widths = (4, 3, 2, 1) if target.vector_registers == 32 else (2, 3, 1)
+    widths: Sequence[int] = (4, 3, 2, 1) if target.vector_registers == 32 else (2, 3, 1)
     vectors = widths[0]
     if isinstance(columns, int):
+        panels = {v: -(-columns // (lane * v)) for v in widths}
+        # A wider panel that makes no fewer of them is more padding.
+        widths = [v for v in widths if all(panels[n] > panels[v] for n in widths if n < v)]
         times = {v: _time(target, v, columns, lane) for v in widths}
         vectors = next(v for v in widths if times[v] <= _CLOSE * min(times.values()))
     lanes = lane * vectors
@@ -75,7 +78,8 @@ def _time(target: Target, vectors: int, columns: int, lane: int) -> float:
         return max(count, _CHAINS / height) * (_LONE if count == 1 else 1)
 
     whole, rest = divmod(columns, lane * vectors)
-    parts = [vectors] * whole + [n for n in (rest // lane, int(rest % lane > 0)) if n]
+    ends = [n for n in (rest // lane, int(rest % lane > 0)) if n]
+    parts = [vectors] * whole + ([sum(ends)] if _joins_rest(target) and rest else ends)
     return sum(map(side_by_side, parts)) + (_OWN_LOOPS if rest else 0)
 
 
@@ -96,12 +100,16 @@ def panel_width(target: Target) -> PanelWidth:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Columns of a panel from `start` on: `count` in vectors of `lanes`, all `beside` at once."""
+    """Columns of a panel from `start` on: `count` in vectors of `lanes`, all `beside` at once.
+
+    The last of those beside each other may be cut: then some of its lanes have no column.
+    """
 
     start: int
     count: int
     lanes: int
     beside: int = 1
+    is_cut: bool = False
 
 
 def cut_panels(columns: int, lanes: int, first: Dim, last: Dim) -> Iterator[tuple[int, Dim, Dim]]:
@@ -112,15 +120,25 @@ def cut_panels(columns: int, lanes: int, first: Dim, last: Dim) -> Iterator[tupl
         yield rest, maximum(first, whole), last
 
 
-def cut_columns(target: Target, bits: int, panel: int, count: int) -> list[Span]:
+def _joins_rest(target: Target) -> bool:
+    """Whether a vector without all of its lanes may be beside whole ones: masks cost nothing."""
+    return target.vector_bits == 512
+
+
+def cut_columns(
+    target: Target, bits: int, panel: int, count: int, *, joined: bool = False
+) -> list[Span]:
     """How the first `count` columns of a panel of so many lanes are cut.
 
-    All whole vectors at once, then what is left of one, in half a register if that is enough.
+    All whole vectors at once, beside them what is left of one if it may be `joined`, else behind
+    them, in half a register if that is enough.
     """
     lane = target.lanes(max(bits, 32))
     if count == panel and panel.bit_count() == 1:
         return [Span(0, panel, panel)]
     whole, rest = divmod(count, lane)
+    if whole and rest and joined and _joins_rest(target):
+        return [Span(0, lane, lane, whole + 1, is_cut=True)]
     spans = [Span(0, lane, lane, whole)] if whole else []
     if rest:
         halves = target.vector_bits == 512 and rest <= lane // 2

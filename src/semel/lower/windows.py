@@ -2,7 +2,7 @@
 
     loops (rows..., place, channel) around { acc = 0; for tap: acc += f(place, tap); store }
     -->
-    for row: { blocks of 4 places, an accumulator each; places at the ends, one by one }
+    for row: { blocks of 4 places, an accumulator each, those at the ends for themselves }
 
 A depthwise convolution or a pool does little with what it loads. Neighbouring places read
 the same filters and mostly the same elements: four of them, tap by tap, load half as often,
@@ -10,9 +10,13 @@ and four sums are under way where one would wait for itself. Padding is a test a
 it asks for the row, the taps it holds for are a run: they are a loop of their own, between those
 above and below the data, which load nothing (`_Run`). Where it asks for the place, all places but
 some at the ends of a row lie inside, and are not asked. Where that is follows from the tests
-themselves (`_inside`), for symbolic sizes too.
+themselves (`_inside`), for symbolic sizes too. The first and the last block of a row stand where
+padding is known (`_Fours`); rows too short for that are asked place by place.
 
 Every place adds its taps in the order it had, so that nothing changes by a bit.
+
+One idea: a row of places in its forms, which must add in one order, so that they are read beside
+each other.
 """
 
 from __future__ import annotations
@@ -34,12 +38,21 @@ from semel.ir.expr import (
     substitute,
     upper_bound,
 )
+from semel.ir.target import Target
 from semel.ir.types import BOOL
 from semel.kernel import ir
 from semel.kernel.conditions import assume
-from semel.kernel.ir import Local, Statement, Value, statement_values, walk_statements, walk_values
+from semel.kernel.ir import (
+    Local,
+    Statement,
+    Value,
+    statement_values,
+    walk_statements,
+    walk_values,
+)
 from semel.kernel.rewrite import ValueMap, map_statements, substitute_indices
 from semel.lower.lowered import Names, split_rows
+from semel.lower.window_tiles import cut_windows
 
 #: Places at once: more accumulators, filters and elements than this do not fit the registers.
 PLACES = 4
@@ -67,35 +80,62 @@ def block_places(
     loops: Sequence[Index],
     body: tuple[Statement, ...],
     names: Names,
-    lanes: int,
+    target: Target,
     tile_elements: int,
 ) -> tuple[Index, tuple[Statement, ...]]:
-    """The tile and its statements: some rows of places, or a part of a long row."""
+    """The tile and its statements: a stripe of channels of some rows of places, or of parts of
+    long ones."""
     *rest, place, channel = loops
     runs = _runs(body, rest)
     inside = _inside(body, loops[:-1] if runs is None else [place])
     rows = product(i.extent for i in rest)
-    width, depth = (upper_bound(i.extent) or tile_elements for i in (place, channel))
-    count = max(tile_elements // max(depth, 1), 4 * PLACES)
-
-    def row(start: Dim, stop: Dim) -> tuple[Statement, ...]:
-        return _row(rest, place, channel, body, inside, runs, names, lanes, start, stop)
-
-    if width > 2 * count:
-        parts = ceildiv(place.extent, count)
-        tile = Index("tile", rows * parts)
-        start = (tile % parts) * count
-        statements = row(start, minimum(start + count, place.extent))
-        return tile, substitute_indices(statements, split_rows(tile // parts, rest))
-    several = max(1, count // max(width, 1))
-    tile = Index("tile", ceildiv(rows, several))
-    statements = row(0, place.extent)
-    if several == 1:
-        return tile, substitute_indices(statements, split_rows(tile, rest))
+    is_tested = bool(_inside(body, [channel]).tests)
+    cut = cut_windows(
+        rows, place, channel, body, target, tile_elements, 4 * PLACES, is_whole=is_tested
+    )
+    blocks, several = ceildiv(place.extent, PLACES), -(-cut.places // PLACES)
+    parts = ceildiv(place.extent, several * PLACES)
+    tile = Index("tile", ceildiv(rows, cut.rows) * parts * cut.stripes)
+    number, part = tile // cut.stripes // parts, tile // cut.stripes % parts
+    stripe = tile % cut.stripes
+    channels = _Channels(channel, is_tested, target.lanes(32), names, stripe, cut.stripes)
+    first = part * several
+    last = minimum(first + several, blocks)
+    statements = _row(rest, place, body, inside, runs, names, channels, first, last)
+    if cut.rows == 1:
+        return tile, substitute_indices(statements, split_rows(number, rest))
     here = Index("row", rows)
     inner = substitute_indices(statements, split_rows(here, rest))
-    stop = minimum(tile * several + several, rows)
-    return tile, (ir.Loop(here, tile * several, stop, inner),)
+    stop = minimum(number * cut.rows + cut.rows, rows)
+    return tile, (ir.Loop(here, number * cut.rows, stop, inner),)
+
+
+@dataclass(frozen=True)
+class _Channels:
+    """Channels in vectors, in so many stripes, of which a tile takes one."""
+
+    loop: Index
+    is_tested: bool
+    lanes: int
+    names: Names
+    stripe: Dim
+    stripes: int
+
+    def each(self, statements: tuple[Statement, ...]) -> tuple[Statement, ...]:
+        """The statements for all of a stripe. The last vector ends with the last channel, so that
+        no lane is idle: some channels are computed and stored once more."""
+        loop, lanes, extent = self.loop, self.lanes, self.loop.extent
+        if not isinstance(extent, int) or extent <= lanes or self.is_tested:
+            found: list[Statement] = []
+            for each in split_at_tests(loop, 0, extent, statements, self.names, lanes):
+                found += ending_whole(each, lanes)
+            return tuple(found)
+        count = -(-extent // lanes)
+        vector, own = Index(self.names("g"), count), Index(self.names("v"), extent)
+        start = minimum(vector * lanes, extent - lanes)
+        inner = substitute_indices(statements, {loop: own})
+        first, last = (n * count // self.stripes for n in (self.stripe, self.stripe + 1))
+        return (ir.Loop(vector, first, last, (ir.Loop(own, start, start + lanes, inner, lanes),)),)
 
 
 def split_at_tests(
@@ -177,26 +217,45 @@ def ending_whole(loop: Statement, lanes: int) -> list[Statement]:
 def _row(
     rest: Sequence[Index],
     place: Index,
-    channel: Index,
     body: tuple[Statement, ...],
     inside: _Inside,
     runs: dict[Index, _Run] | None,
     names: Names,
-    lanes: int,
+    channels: _Channels,
+    first: Dim,
+    last: Dim,
+) -> tuple[Statement, ...]:
+    """Blocks [first, last) of the places of one row, four in each."""
+    binds: list[Statement] = []
+    if runs:
+        body = _in_runs(body, _bound(runs, names, binds))
+    found = None if runs is None else _fours(place, inside)
+    start, stop = first * PLACES, minimum(last * PLACES, place.extent)
+    if found is None:
+        others = _inside_and_singly(rest, place, body, inside, runs, names, channels, start, stop)
+        return (*binds, *others)
+    fours, fits = found
+    blocks = _in_blocks(place, body, inside, fours, names, channels, first, last)
+    if fits is _TRUE:
+        return (*binds, *blocks)
+    end = Index(names("w"), place.extent)
+    singly = ir.Loop(end, start, stop, channels.each(substitute_indices(body, {place: end})))
+    return (*binds, ir.If(fits, blocks), ir.If(ir.op("not", fits), (singly,)))
+
+
+def _inside_and_singly(
+    rest: Sequence[Index],
+    place: Index,
+    body: tuple[Statement, ...],
+    inside: _Inside,
+    runs: dict[Index, _Run] | None,
+    names: Names,
+    channels: _Channels,
     start: Dim,
     stop: Dim,
 ) -> tuple[Statement, ...]:
     """The places [start, stop) of one row: blocks inside, then what is left at both ends."""
-
-    def vector(statements: tuple[Statement, ...]) -> tuple[Statement, ...]:
-        found: list[Statement] = []
-        for loop in split_at_tests(channel, 0, channel.extent, statements, names, lanes):
-            found += ending_whole(loop, lanes)
-        return tuple(found)
-
     binds: list[Statement] = []
-    if runs:
-        body = _in_runs(body, _bound(runs, names, binds))
     bare = assume(body, inside.tests.__contains__) if inside.tests else body
     first, last = _ends(rest, place, inside, runs, names, start, stop, binds)
     block = Index(names("b"), floordiv(place.extent, PLACES) + 1)
@@ -208,12 +267,131 @@ def _row(
     if first != start:
         skips = ir.select(ir.index(end) < ir.index(first - start), ir.index(0), ir.index(skipped))
         skipped = _bind(names("s"), place.extent + 1, skips, moved)
-    singly = vector(substitute_indices(body, {place: start + end + skipped}))
+    singly = channels.each(substitute_indices(body, {place: start + end + skipped}))
     return (
         *binds,
-        ir.Loop(block, 0, blocks, vector(several)),
+        ir.Loop(block, 0, blocks, channels.each(several)),
         ir.Loop(end, 0, stop - start - blocks * PLACES, (*moved, *singly)),
     )
+
+
+# ---------------------------------------------------------------- blocks at the ends of a row, too
+
+
+@dataclass(frozen=True)
+class _Fours:
+    """A row of places in `blocks`: [begin, end) of them meet no padding, of one each at the ends.
+
+    The last blocks begin at `final`, or with it inside: these may overlap the ones before, so that
+    some places are computed and stored once more.
+    """
+
+    blocks: Dim
+    begin: int
+    end: Dim
+    final: Dim
+
+    @property
+    def has_inside(self) -> bool:
+        return not isinstance(self.end, int) or self.begin < self.end
+
+
+def _fours(place: Index, inside: _Inside) -> tuple[_Fours, Value] | None:
+    """The blocks of a row, and where that is known when it runs only, whether there are such."""
+    extent = place.extent
+    low, high = inside.low.get(place, 0), inside.high.get(place, extent)
+    blocks = ceildiv(extent, PLACES)
+    begin, end = int(low != 0), blocks - int(high != extent)
+    final = maximum(extent - (PLACES if high == extent else 2 * PLACES), low)
+    fours = _Fours(blocks, begin, end, final)
+    facts = [extent - PLACES, PLACES - low, high - extent + PLACES]
+    if not isinstance(extent, int):
+        facts[0] -= PLACES  # no block meets padding at both ends
+    if fours.has_inside:
+        facts.append(high - PLACES - low)
+    fits: Value = _TRUE
+    for fact in facts:
+        least, most = bounds(fact)
+        if most is not None and most < 0:
+            return None
+        if least is None or least < 0:
+            fits = _and(fits, ir.index(fact) >= ir.index(0))
+    return fours, fits
+
+
+def _in_blocks(
+    place: Index,
+    body: tuple[Statement, ...],
+    inside: _Inside,
+    fours: _Fours,
+    names: Names,
+    channels: _Channels,
+    first: Dim,
+    last: Dim,
+) -> tuple[Statement, ...]:
+    """Blocks [first, last) of a row. In those at its ends it is known which taps meet padding."""
+    extent, number = place.extent, Index(names("b"), fours.blocks)
+    long = not isinstance(extent, int)  # only one end meets padding there
+    behind, before = (_tests_of_end(place, inside.tests, sign) for sign in (1, -1))
+    loops: list[Statement] = []
+
+    def loop(start: Dim, stop: Dim, body: tuple[Statement, ...]) -> None:
+        begin, end = maximum(first, start), minimum(last, stop)
+        loops.append(ir.Loop(number, begin, end, channels.each(body)))
+
+    if fours.begin:
+        ahead = assume(body, before.__contains__) if long else body
+        loop(0, 1, _known(several_places(ahead, place, 0, names)))
+    if fours.has_inside:
+        bare = assume(body, inside.tests.__contains__) if inside.tests else body
+        base = minimum(number * PLACES, fours.final)
+        loop(fours.begin, fours.end, several_places(bare, place, base, names))
+    if fours.end != fours.blocks and (fours.blocks != 1 or not fours.begin):
+        rest = assume(body, behind.__contains__) if long else body
+        base = extent - PLACES
+        loop(fours.end, fours.blocks, _known(several_places(rest, place, base, names)))
+    return tuple(loops)
+
+
+def _tests_of_end(place: Index, tests: Collection[Value], sign: int) -> set[Value]:
+    """Those that ask whether a place lies far enough behind the start (1), or before the end."""
+    found: set[Value] = set()
+    for test in tests:
+        least = _least(test)
+        step = None if least is None else linear_coefficient(least, place)
+        if isinstance(step, int) and step * sign > 0:
+            found.add(test)
+    return found
+
+
+def _known(body: Sequence[Statement]) -> tuple[Statement, ...]:
+    """The statements with unrolled loops written out, where that decides what is asked."""
+
+    def spread(statement: Statement) -> Iterator[Statement]:
+        if not isinstance(statement, ir.Loop):
+            yield statement
+        elif statement.unroll:
+            assert isinstance(statement.start, int) and isinstance(statement.stop, int)
+            for number in range(statement.start, statement.stop):
+                for each in substitute_indices(statement.body, {statement.index: number}):
+                    yield from spread(each)
+        else:
+            yield replace(statement, body=tuple(e for s in statement.body for e in spread(s)))
+
+    def ends(test: Value) -> tuple[int | None, int | None]:
+        least = _least(test)
+        return (None, None) if least is None else bounds(least)
+
+    def holds(test: Value) -> bool:
+        least, _ = ends(test)
+        return least is not None and least >= 0
+
+    def fails(test: Value) -> bool:
+        _, most = ends(test)
+        return most is not None and most < 0
+
+    every = tuple(each for statement in body for each in spread(statement))
+    return assume(every, holds, fails)
 
 
 def _ends(

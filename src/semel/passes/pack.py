@@ -72,7 +72,7 @@ def pack_weights(graph: Graph, panel: PanelWidth, where: Where | None = None) ->
         if right.type.rank == 2 and right.op.name not in WEIGHTS and is_widened(right):
             return make_node("matmul", (left, _repeated(_packed_parts(right, (), lanes), repeated)))
         chain = weight_chain(right)
-        if chain is None or not _is_wider(right, lanes):
+        if chain is None or not (_is_wider(right, lanes) or _nearly_fills(right, lanes)):
             # Too narrow for panels: in order at least.
             return _with_ordered_weights(node)
         view = _packed_view(right, chain, lanes)
@@ -220,6 +220,12 @@ def _is_narrow_part(node: Node) -> bool:
 def _is_wider(matrix: Node, lanes: int) -> bool:
     columns = matrix.type.shape[-1]
     return isinstance(columns, int) and columns > lanes
+
+
+def _nearly_fills(matrix: Node, lanes: int) -> bool:
+    """Whether its columns are a panel with some padding: no load of them needs a mask then."""
+    columns = matrix.type.shape[-1]
+    return isinstance(columns, int) and lanes // 2 < columns < lanes
 
 
 def below_batch(node: Node) -> Node:

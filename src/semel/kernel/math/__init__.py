@@ -29,6 +29,7 @@ from semel.kernel.ir import (
 )
 from semel.kernel.math import error, exponential, logarithm, power, remainder, trigonometric
 from semel.kernel.math.narrow import is_narrow_cast, narrow_cast
+from semel.kernel.math.steps import is_step_cast, step_cast
 from semel.kernel.rewrite import map_statements
 
 
@@ -94,17 +95,21 @@ class _Expander:
     def _replace(self, value: Value, args: tuple[Value, ...]) -> Value:
         function = FUNCTIONS.get(value.op)
         if function is None:
-            is_narrow = is_narrow_cast(value)
-            return narrow_cast(args[0], value.dtype) if is_narrow else with_args(value, args)
+            if is_narrow_cast(value):
+                return narrow_cast(args[0], value.dtype)
+            is_step = is_step_cast(value)
+            return step_cast(args[0], value.dtype) if is_step else with_args(value, args)
         if value.dtype.is_half:
             return cast(function.build(*(cast(a, FLOAT32) for a in args)), value.dtype)
         return function.build(*args)
 
 
 def expand_kernel_math(kernel: Kernel) -> Kernel:
-    """The kernel with every math function, and every narrow cast, replaced by arithmetic."""
+    """The kernel with all math functions, narrow casts and casts to steps as arithmetic."""
     roots = [v for s in walk_statements(kernel.body) for v in statement_values(s)]
-    if not any(v.op in FUNCTIONS or is_narrow_cast(v) for v in walk_values(roots)):
+    if not any(
+        v.op in FUNCTIONS or is_narrow_cast(v) or is_step_cast(v) for v in walk_values(roots)
+    ):
         return kernel
     expand = _Expander().expand
     return replace(kernel, body=map_statements(kernel.body, expand))
