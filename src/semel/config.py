@@ -29,8 +29,8 @@ the kernel cache it steers are process-wide too.
                        default), cpu:1, null, ...
     SEMEL_CPU_PARTITIONS  how many devices cpu:0, cpu:1, ... the cores are divided into; default 2
     SEMEL_SPIN_US      how long an idle worker spins before it sleeps; default 100
-    SEMEL_COMPILE_PROCESSES  how many other processes, 7 at most unless said, help to compile a graph
-                       of many kernels that no cache has, 0 for none; default: one for each other core
+    SEMEL_COMPILE_PROCESSES  how many other processes, 7 at most unless said, help to compile graphs
+                       of many kernels that no cache has, 0: none; default: one for each other core
 """
 
 from __future__ import annotations
