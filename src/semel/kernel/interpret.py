@@ -301,7 +301,7 @@ _FLOAT: dict[str, Callable[..., Any]] = {
     "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "rint": np.rint,
     "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "atan2": np.arctan2,
     "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
-    "pow": np.power, "fmod": np.fmod, "erf": _erf,
+    "pow": np.power, "fmod": np.fmod, "erf": _erf, "decay": np.exp,
     "sigmoid": lambda a: (1 / (1 + np.exp(-a))).astype(a.dtype),
     "gelu": lambda a: a * ((1 + _erf(a * a.dtype.type(math.sqrt(0.5)))) / 2).astype(a.dtype),
 }  # fmt: skip

@@ -31,7 +31,7 @@ ARITHMETIC = {
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 #: Replaced by arithmetic in `kernel.math`; never reaches codegen.
 MATH = {
-    "exp": 1, "exp2": 1, "expm1": 1, "log": 1, "log2": 1, "log10": 1, "log1p": 1,
+    "exp": 1, "decay": 1, "exp2": 1, "expm1": 1, "log": 1, "log2": 1, "log10": 1, "log1p": 1,
     "sin": 1, "cos": 1, "tan": 1, "asin": 1, "acos": 1, "atan": 1,
     "sinh": 1, "cosh": 1, "tanh": 1, "asinh": 1, "acosh": 1, "atanh": 1,
     "erf": 1, "gelu": 1, "sigmoid": 1, "pow": 2, "atan2": 2, "fmod": 2,

@@ -1,10 +1,12 @@
-"""exp and its relatives: exp2, expm1, sigmoid, sinh, cosh, tanh.
+"""exp and its relatives: decay, exp2, expm1, sigmoid, sinh, cosh, tanh.
 
     exp(x) = 2**n * p(r),  n = round(x / ln 2),  |r| <= ln(2) / 2
 
 n is found by adding a magic constant, whose low bits then hold it (with twice the
 exponent bias, for those who make a power of two of them). `ldexp` scales by 2**n with
-gradual underflow and overflow to infinity. Coefficients are minimax fits made for this file.
+gradual underflow and overflow to infinity. Where x is not positive one product does: the polynomial
+is 2**64 times too small, so that 2**(n + 64) is a normal number for every n whose result is not 0.
+Coefficients are minimax fits made for this file.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ from semel.kernel.math.common import (
 
 _LN2 = "0.693147180559945309417232121458176568075500134360255"
 _LOG2_E = 1.4426950408889634
+#: By how much the polynomial of a decay is too small, as a power of two.
+_SHIFT = 64
 
 #: exp(r) = 1 + r + r*r*q(r) on |r| <= ln(2)/2.
 _EXP = {
@@ -89,6 +93,16 @@ def _exp_of_clamped(x: Value, extra: int = 0) -> Value:
     return op("ldexp", p, n + float(extra) if extra else n)
 
 
+def _decay_of_clamped(x: Value) -> Value:
+    """e**x for x between the lower limit of exp and 43 (float64: 664), to the bit as exp has it."""
+    form = format_of(x)
+    magic = form.magic + form.bias + _SHIFT
+    shifted = fma(x, _LOG2_E, magic)
+    coefficients = (c * 2.0**-_SHIFT for c in (1.0, 1.0, *_EXP[_precision(form)]))
+    p = horner(_reduce(x, shifted - magic, form), tuple(coefficients))
+    return p * bitcast(bits(shifted) << form.mantissa, form.dtype)
+
+
 def _exp_limits(x: Value) -> tuple[float, float]:
     """Where exp is surely 0 and infinity."""
     return (-104.0, 89.0) if x.dtype == FLOAT32 else (-746.0, 710.0)
@@ -97,6 +111,11 @@ def _exp_limits(x: Value) -> tuple[float, float]:
 def exp(x: Value) -> Value:
     """e**x."""
     return _exp_of_clamped(clamp(x, *_exp_limits(x)))
+
+
+def decay(x: Value) -> Value:
+    """e**x for x that is 0 or less, or NaN: the bits of exp in fewer instructions."""
+    return _decay_of_clamped(at_least(x, _exp_limits(x)[0]))
 
 
 def exp2(x: Value) -> Value:
@@ -114,13 +133,13 @@ def exp_at_most_one(x: Value) -> Value:
     is one, and nothing beside a weight of 1.
     """
     low = format_of(x).const(-87.0 if x.dtype == FLOAT32 else -708.0)
-    power = _exp_of_clamped(at_least(x, low.data))
+    power = _decay_of_clamped(at_least(x, low.data))
     return select(x < low, format_of(x).const(0.0), power)
 
 
 def sigmoid(x: Value) -> Value:
     """1 / (1 + exp(-x)), as exp(x) / (1 + exp(x)) for negative x so that it underflows late."""
-    small = _exp_of_clamped(at_least(minus(absolute(x)), _exp_limits(x)[0]))
+    small = decay(minus(absolute(x)))
     numerator = select(op("lt", x, format_of(x).const(0.0)), small, format_of(x).const(1.0))
     return numerator / (small + 1.0)
 
