@@ -15,6 +15,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Protocol
 
 from semel.codegen.scalar.counted_loops import CountedLoops, copy_of
 from semel.codegen.scalar.frame import Frame, LocalKey, Ref, constants
@@ -73,6 +74,19 @@ class _Span:
     runs: bool = False
 
 
+class LoopConstants(Protocol):
+    """Where a machine with few registers has the constants of a loop."""
+
+    def open(self, loop: ir.Loop) -> bool:
+        """Begin a loop; whether it is to run on one register at a time."""
+
+    def barrier(self) -> None:
+        """Between the parts of such a loop."""
+
+    def close(self) -> None:
+        """After the loop."""
+
+
 class VectorLoops:
     """Loop statements of an emitter with lanes; `bits` is the width of a register."""
 
@@ -85,9 +99,11 @@ class VectorLoops:
         loops: CountedLoops,
         reductions: Reductions,
         bits: int,
+        constants: LoopConstants | None = None,
     ) -> None:
         self.frame, self.out, self.indices, self.lanes = frame, out, indices, lanes
         self.loops, self.reductions, self.bits = loops, reductions, bits
+        self.constants, self._is_narrow = constants, False
 
     def loop(self, loop: ir.Loop) -> None:
         if loop.unroll or loop.lanes <= 1:
@@ -99,7 +115,12 @@ class VectorLoops:
         if self.lanes.vector is not None:
             raise InternalError("emit", f"vector loop {loop.index} inside another.")
         loop = self.loops.with_own_index(loop)
-        spans = self._spans(loop)
+        self._is_narrow = self.constants is not None and self.constants.open(loop)
+        self._run_spans(loop, self._spans(loop))
+        if self.constants is not None:
+            self.constants.close()
+
+    def _run_spans(self, loop: ir.Loop, spans: Sequence[_Span]) -> None:
         if not spans:
             return
         totals = self._totals(loop.body)
@@ -165,11 +186,12 @@ class VectorLoops:
         wide, bits = loop.lanes, widest_total(loop)
         if bits is not None:
             register, rest = self.bits // bits, rest_lanes(wide, bits)
-            at_once = min(registers_at_once(loop) * register, wide)
+            several = 1 if self._is_narrow else registers_at_once(loop)
+            at_once = min(several * register, wide)
             return [_Step(wide, at_once), _Step(rest, min(register, rest), is_masked=True)]
         few, register = self.bits // 32, self.bits // 32 * elements_at_once(loop)
         masked = min(register if self.bits == 512 else few, wide)
-        found = [_Step(wide, wide)]
+        found = [_Step(wide, few if self._is_narrow and wide % few == 0 else wide)]
         while masked < register < wide:
             found.append(_Step(register, register))
             register //= 2
@@ -188,6 +210,8 @@ class VectorLoops:
             left = width if known is None else known - offset
             if left <= 0:
                 break
+            if part and self.constants is not None:
+                self.constants.barrier()
             mask = None
             if span.step.is_masked and (known is None or left < width):
                 mask = self._mask(index, offset, stop, width)
