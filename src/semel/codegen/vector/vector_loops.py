@@ -80,8 +80,8 @@ class LoopConstants(Protocol):
     def open(self, loop: ir.Loop) -> bool:
         """Begin a loop; whether it is to run on one register at a time."""
 
-    def barrier(self) -> None:
-        """Between the parts of such a loop."""
+    def next_part(self, totals: Sequence[tuple[str, str]]) -> list[str]:
+        """After a part of its body: the vectors, (type, text), that the part has added to."""
 
     def close(self) -> None:
         """After the loop."""
@@ -191,7 +191,7 @@ class VectorLoops:
             return [_Step(wide, at_once), _Step(rest, min(register, rest), is_masked=True)]
         few, register = self.bits // 32, self.bits // 32 * elements_at_once(loop)
         masked = min(register if self.bits == 512 else few, wide)
-        found = [_Step(wide, few if self._is_narrow and wide % few == 0 else wide)]
+        found = [_Step(wide, wide)]
         while masked < register < wide:
             found.append(_Step(register, register))
             register //= 2
@@ -210,8 +210,6 @@ class VectorLoops:
             left = width if known is None else known - offset
             if left <= 0:
                 break
-            if part and self.constants is not None:
-                self.constants.barrier()
             mask = None
             if span.step.is_masked and (known is None or left < width):
                 mask = self._mask(index, offset, stop, width)
@@ -227,6 +225,18 @@ class VectorLoops:
             self.loops.body.run(copy_of(loop.body, to, part) if part else loop.body)
             for key, parts in self.lanes.totals.items():
                 self.frame.locals[parts[part]] = self.frame.locals[key]
+            self._end_part([parts[part] for parts in self.lanes.totals.values()])
+
+    def _end_part(self, totals: Sequence[LocalKey]) -> None:
+        """What a part has added up is there before the next part begins, and not later."""
+        if self.constants is None:
+            return
+        refs = [self.frame.locals[key] for key in totals]
+        kinds = [self.lanes.kind(key[0], ref) for key, ref in zip(totals, refs, strict=True)]
+        texts = [ref.text for ref in refs]
+        found = self.constants.next_part(list(zip(kinds, texts, strict=True)))
+        for key, ref, text in zip(totals, refs, found, strict=True):
+            self.frame.locals[key] = replace(ref, text=text)
 
     def _mask(self, index: str, offset: int, stop: str, lanes: int) -> str:
         """Lanes from `index` + `offset` on whose element lies before `stop`.
