@@ -17,6 +17,7 @@ from itertools import accumulate
 from semel.codegen.scalar.frame import Frame, Ref
 from semel.codegen.scalar.instructions import Instructions
 from semel.codegen.scalar.llvm_types import element_type, literal, vector_of
+from semel.ir.expr import atoms
 from semel.ir.target import Target
 from semel.kernel import ir
 from semel.kernel.ir import Value, walk_statements, walk_values
@@ -53,7 +54,7 @@ class Constants:
         if not self.is_used or not all(_is_straight(s) for s in walk_statements(loop.body)):
             return False
         held = len(ordered_totals(loop)) * TOTAL_BITS // self.bits
-        places = _places_of_constants(loop.body)
+        places = _same_in_every_lane(loop)
         if len(places) + held + _TEMPORARIES <= self.registers:
             return False
         free = self.registers - held - _TEMPORARIES * (1 if held else 2)
@@ -110,11 +111,14 @@ class Constants:
         return found.text
 
 
-def _places_of_constants(body: Sequence[ir.Statement]) -> dict[Value, list[bool]]:
-    """The constants that a body has in every lane; for each use, whether it may be in memory."""
+def _same_in_every_lane(loop: ir.Loop) -> dict[Value, list[bool]]:
+    """What a loop has in every lane; for each use of it, whether that may be in memory."""
     found: dict[Value, list[bool]] = {}
-    for value in walk_values([v for s in body for v in ir.statement_values(s)]):
-        if value.op in _MASKED:
+    for value in walk_values([v for s in loop.body for v in ir.statement_values(s)]):
+        is_outer = value.op == "local" or (
+            value.op == "load" and loop.index not in atoms(value.data[1])
+        )
+        if is_outer or value.op in _MASKED:
             found.setdefault(value, []).append(False)
         for place, arg in enumerate(value.args):
             is_amount = value.op in _SHIFTS and place == 1
