@@ -59,7 +59,9 @@ class Constants:
             return False
         free = self.registers - held - _TEMPORARIES * (1 if held else 2)
         free -= sum(not all(found) for found in places.values())
-        movable = sorted((c for c, found in places.items() if all(found)), key=lambda c: len(places[c]))
+        movable = sorted(
+            (c for c, found in places.items() if all(found)), key=lambda c: len(places[c])
+        )
         kept = [c for c in movable if len(places[c]) > 1][::-1][: max(free, 0)]
         self._in_memory = frozenset(movable).difference(kept)
         return held > 0 and bool(self._in_memory)
