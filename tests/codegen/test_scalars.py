@@ -193,6 +193,19 @@ def test_conversions_are_the_interpreters(source: DType, target_name: str, lanes
     check_values(labels, values, {x: data}, target_name, lanes, (*SIZES, 141))
 
 
+@pytest.mark.parametrize("lanes", [16, 32, 64, 128])
+@pytest.mark.parametrize("target_name", TARGETS)
+@pytest.mark.parametrize("source", [FLOAT16, FLOAT32, FLOAT64], ids=str)
+def test_whole_registers_of_narrow_integers(source: DType, target_name: str, lanes: int) -> None:
+    """What is too large, too small or no number, at every place of what is packed."""
+    i = Index("i", N)
+    x = load(Buffer("a", source, N, "r"), i)
+    data = np.resize(tricky(source), 421)
+    goals = (INT8, INT16, UINT8, UINT16)
+    values, labels = [cast(x, d) for d in goals], [f"cast {source} to" for _ in goals]
+    check_values(labels, values, {x: data}, target_name, lanes, (lanes, 100, 256, 421))
+
+
 @pytest.mark.parametrize("target_name", TARGETS)
 @pytest.mark.parametrize("dtype", [BOOL, INT8, INT64, FLOAT16, FLOAT32, FLOAT64], ids=str)
 def test_fixed_sizes_are_the_interpreters(dtype: DType, target_name: str) -> None:

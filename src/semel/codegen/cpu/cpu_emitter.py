@@ -8,6 +8,7 @@ from __future__ import annotations
 from semel.codegen.cpu.amx import Amx
 from semel.codegen.cpu.constants import Constants
 from semel.codegen.cpu.cpu_dots import CpuDots
+from semel.codegen.cpu.packs import Packs
 from semel.codegen.cpu.prefetch import Prefetches
 from semel.codegen.cpu.scale import Scale
 from semel.codegen.cpu.shuffles import Shuffles
@@ -42,7 +43,12 @@ def emit_for_cpu(kernel: Kernel, target: Target, symbol: str) -> str:
     is_wide = target.arch == "x86_64" and target.vector_bits == 512
     floats = Floats(out, has_fma=target.has_fma, scale=Scale(out).scale if is_wide else None)
     integers = Integers(out)
-    conversions = Conversions(out, has_f16_casts=target.has_f16_casts)
+    is_packing = target.arch == "x86_64" and target.vector_bits >= 256
+    conversions = Conversions(
+        out,
+        has_f16_casts=target.has_f16_casts,
+        saturate=Packs(out, target.vector_bits).saturate if is_packing else None,
+    )
     scalars = Scalars(out, floats, integers, conversions)
     reductions = Reductions(out, scalars)
 
