@@ -12,18 +12,18 @@ for itself, at an address that LLVM knows nothing of.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
 
 from semel.codegen.scalar.frame import Frame, Ref
 from semel.codegen.scalar.instructions import Instructions
 from semel.codegen.scalar.llvm_types import element_type, literal, vector_of
 from semel.ir.expr import atoms
 from semel.ir.target import Target
+from semel.ir.types import DType
 from semel.kernel import ir
 from semel.kernel.ir import Value, walk_statements, walk_values
 from semel.kernel.shared_lanes import TOTAL_BITS, ordered_totals
 
-#: Registers for what a body computes, for each register of lanes that run side by side.
+#: Registers for what a body computes, for each of the two that run side by side.
 _TEMPORARIES = 4
 #: The operands that an instruction may take from memory.
 _PLACES = {
@@ -33,6 +33,8 @@ _PLACES = {
 #: Ops that need a constant of their own: the bits without the sign, or the sign.
 _MASKED = ("abs", "neg")
 _SHIFTS = ("shl", "shr")
+#: Of every constant in a loop whose constants are moved: wider ones take twice the registers.
+_BITS = 32
 _TABLE = "constants"
 #: A constant, in so many lanes, for its n-th use.
 _Row = tuple[Value, int, int]
@@ -46,52 +48,61 @@ class Constants:
         self.bits, self.registers = target.vector_bits, target.vector_registers
         self.is_used = target.arch == "x86_64" and target.has_fma and self.bits == 256
         self._in_memory: frozenset[Value] = frozenset()
-        self._rows: list[_Row] = []
+        self._rows: dict[_Row, int] = {}  # where they begin, in bytes
         self._uses: dict[Value, int] = {}
 
-    def open(self, loop: ir.Loop) -> bool:
-        """Begin a loop; whether it has too many beside totals to run on registers side by side."""
+    def open(self, loop: ir.Loop) -> None:
+        """Begin a loop: what it has more of than registers will be in memory."""
         if not self.is_used or not all(_is_straight(s) for s in walk_statements(loop.body)):
-            return False
+            return
         held = len(ordered_totals(loop)) * TOTAL_BITS // self.bits
         places = _same_in_every_lane(loop)
-        if len(places) + held + _TEMPORARIES <= self.registers:
-            return False
-        free = self.registers - held - _TEMPORARIES * (1 if held else 2)
+        is_wide = any(value.dtype.bits > _BITS for value in places)
+        if is_wide or len(places) + held + _TEMPORARIES <= self.registers:
+            return
+        free = self.registers - held - 2 * _TEMPORARIES
         free -= sum(not all(found) for found in places.values())
-        movable = sorted(
-            (c for c, found in places.items() if all(found)), key=lambda c: len(places[c])
-        )
-        kept = [c for c in movable if len(places[c]) > 1][::-1][: max(free, 0)]
-        self._in_memory = frozenset(movable).difference(kept)
-        return held > 0 and bool(self._in_memory)
+        movable = [value for value, found in places.items() if all(found)]
+        often = sorted((v for v in movable if len(places[v]) > 1), key=lambda v: -len(places[v]))
+        self._in_memory = frozenset(movable).difference(often[: max(free, 0)])
 
     def close(self) -> None:
         self._in_memory = frozenset()
 
-    def next_part(self, totals: Sequence[tuple[str, str]]) -> list[str]:
-        """Between parts of a body: what is added up, (type, text), stays before what follows."""
+    def next_part(self, totals: Sequence[tuple[DType, int, str]]) -> list[str]:
+        """Between parts of a body: what is added up, (dtype, lanes, text), stays before the next.
+
+        LLVM would add later, and keep what it has yet to add on the stack.
+        """
         self._uses.clear()
         if not self._in_memory:
-            return [text for _, text in totals]
-        lines, code = self.frame.lines, 'asm sideeffect ""'
-        if not totals:
-            lines.append(f'  call void {code}, "~{{memory}}"()')
-        return [
-            self.out.emit(lines, f'call {kind} {code}, "=x,0,~{{memory}}"({kind} {text})')
-            for kind, text in totals
+            return [text for *_, text in totals]
+        self.frame.lines.append('  call void asm sideeffect "", "~{memory}"()')
+        return [self._pinned(*total) for total in totals]
+
+    def _pinned(self, dtype: DType, lanes: int, text: str) -> str:
+        element, width = element_type(dtype), self.bits // dtype.bits
+        if lanes % width:
+            return text
+        lines, kind = self.frame.lines, vector_of(element, width)
+        parts = [
+            self.out.part(lines, element, text, lanes, at, width) for at in range(0, lanes, width)
         ]
+        pins = [
+            self.out.emit(lines, f'call {kind} asm sideeffect "", "=x,0"({kind} {part})')
+            for part in parts
+        ]
+        return self.out.join(lines, element, pins, width)
 
     def operand(self, value: Value, lanes: int) -> str | None:
         """A constant in every lane, loaded here and now; None if it belongs into a register."""
-        if value not in self._in_memory or lanes * value.dtype.bits % self.bits:
+        if value not in self._in_memory or lanes * _BITS not in (self.bits, 2 * self.bits):
             return None
         use = self._uses[value] = self._uses.get(value, -1) + 1
         row = (value, lanes, use)
         if row not in self._rows:
-            self._rows.append(row)
-        ends = accumulate((lanes * v.dtype.size_bytes for v, lanes, _ in self._rows), initial=0)
-        at = list(ends)[self._rows.index(row)]
+            self._rows[row] = sum(count * _BITS // 8 for _, count, _ in self._rows)
+        at = self._rows[row]
         lines = self.frame.lines
         place = self.out.emit(lines, f"getelementptr i8, ptr {self._base()}, i64 {at}")
         kind = vector_of(element_type(value.dtype), lanes)
@@ -124,7 +135,7 @@ def _same_in_every_lane(loop: ir.Loop) -> dict[Value, list[bool]]:
             found.setdefault(value, []).append(False)
         for place, arg in enumerate(value.args):
             is_amount = value.op in _SHIFTS and place == 1
-            if arg.op == "const" and arg.dtype.bits in (32, 64) and not is_amount:
+            if arg.op == "const" and arg.dtype.bits >= _BITS and not is_amount:
                 found.setdefault(arg, []).append(place in _PLACES.get(value.op, ()))
     return found
 

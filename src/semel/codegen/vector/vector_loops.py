@@ -25,6 +25,7 @@ from semel.codegen.scalar.llvm_types import element_type, iota, vector_of
 from semel.codegen.scalar.reductions import Reductions
 from semel.codegen.vector.vector_lanes import Vector, VectorLanes
 from semel.errors import InternalError
+from semel.ir.types import DType
 from semel.kernel import ir
 from semel.kernel.ir import Local, Statement, walk_statements
 from semel.kernel.shared_lanes import (
@@ -77,11 +78,11 @@ class _Span:
 class LoopConstants(Protocol):
     """Where a machine with few registers has the constants of a loop."""
 
-    def open(self, loop: ir.Loop) -> bool:
-        """Begin a loop; whether it is to run on one register at a time."""
+    def open(self, loop: ir.Loop) -> None:
+        """Begin a loop."""
 
-    def next_part(self, totals: Sequence[tuple[str, str]]) -> list[str]:
-        """After a part of its body: the vectors, (type, text), that the part has added to."""
+    def next_part(self, totals: Sequence[tuple[DType, int, str]]) -> list[str]:
+        """After a part of its body: the vectors, (dtype, lanes, text), that it has added to."""
 
     def close(self) -> None:
         """After the loop."""
@@ -103,7 +104,7 @@ class VectorLoops:
     ) -> None:
         self.frame, self.out, self.indices, self.lanes = frame, out, indices, lanes
         self.loops, self.reductions, self.bits = loops, reductions, bits
-        self.constants, self._is_narrow = constants, False
+        self.constants = constants
 
     def loop(self, loop: ir.Loop) -> None:
         if loop.unroll or loop.lanes <= 1:
@@ -115,7 +116,8 @@ class VectorLoops:
         if self.lanes.vector is not None:
             raise InternalError("emit", f"vector loop {loop.index} inside another.")
         loop = self.loops.with_own_index(loop)
-        self._is_narrow = self.constants is not None and self.constants.open(loop)
+        if self.constants is not None:
+            self.constants.open(loop)
         self._run_spans(loop, self._spans(loop))
         if self.constants is not None:
             self.constants.close()
@@ -186,8 +188,7 @@ class VectorLoops:
         wide, bits = loop.lanes, widest_total(loop)
         if bits is not None:
             register, rest = self.bits // bits, rest_lanes(wide, bits)
-            several = 1 if self._is_narrow else registers_at_once(loop)
-            at_once = min(several * register, wide)
+            at_once = min(registers_at_once(loop) * register, wide)
             return [_Step(wide, at_once), _Step(rest, min(register, rest), is_masked=True)]
         few, register = self.bits // 32, self.bits // 32 * elements_at_once(loop)
         masked = min(register if self.bits == 512 else few, wide)
@@ -232,9 +233,10 @@ class VectorLoops:
         if self.constants is None:
             return
         refs = [self.frame.locals[key] for key in totals]
-        kinds = [self.lanes.kind(key[0], ref) for key, ref in zip(totals, refs, strict=True)]
-        texts = [ref.text for ref in refs]
-        found = self.constants.next_part(list(zip(kinds, texts, strict=True)))
+        count = self.lanes.opened.lanes
+        found = self.constants.next_part(
+            [(key[0].dtype, count, ref.text) for key, ref in zip(totals, refs, strict=True)]
+        )
         for key, ref, text in zip(totals, refs, found, strict=True):
             self.frame.locals[key] = replace(ref, text=text)
 
