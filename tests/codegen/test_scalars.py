@@ -70,8 +70,8 @@ def _quiet() -> Iterator[None]:
 def operations(dtype: DType) -> list[str]:
     if dtype == BOOL:
         return list(_BOOL_OPS)
-    # `ldexp` takes whole numbers only and has a test of its own.
-    banned = {"ldexp"} | (_INTEGER_ONLY if dtype.is_float else _FLOAT_ONLY)
+    # `ldexp` and `scale` take whole numbers only and have a test of their own.
+    banned = {"ldexp", "scale"} | (_INTEGER_ONLY if dtype.is_float else _FLOAT_ONLY)
     rounding = () if dtype.is_float else ("floor", "ceil", "trunc", "rint")
     return [name for name in ARITHMETIC if name not in banned and name not in rounding]
 
@@ -231,6 +231,23 @@ def test_scaling_by_powers_of_two_rounds_once(dtype: DType, target_name: str, la
     loads = [load(Buffer(name, dtype, N, "r"), i) for name in "pn"]
     leaves = dict(zip(loads, (p.astype(dtype.numpy), n.astype(dtype.numpy)), strict=True))
     check_values(["ldexp"], [op("ldexp", *loads)], leaves, target_name, lanes, (7, 33, p.size))
+
+
+@pytest.mark.parametrize("lanes", [1, 16, 32])
+@pytest.mark.parametrize("target_name", TARGETS)
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64], ids=str)
+def test_scaling_by_one_factor(dtype: DType, target_name: str, lanes: int) -> None:
+    mantissa, bias = (23, 127) if dtype == FLOAT32 else (52, 1023)
+    powers = np.arange(-bias, bias + 1)
+    numbers = np.array([1.0, 0.70710678, 1.4142135, 1.9999999, 0.0, np.nan]) * 2.0 ** -(
+        mantissa + 2
+    )
+    p, s = (np.ascontiguousarray(a).reshape(-1) for a in np.meshgrid(numbers, powers))
+    s = s + (1.5 * 2.0**mantissa + bias)
+    i = Index("i", N)
+    loads = [load(Buffer(name, dtype, N, "r"), i) for name in "ps"]
+    leaves = dict(zip(loads, (p.astype(dtype.numpy), s.astype(dtype.numpy)), strict=True))
+    check_values(["scale"], [op("scale", *loads)], leaves, target_name, lanes, (7, 33, p.size))
 
 
 def test_rounding_to_half_happens_once() -> None:

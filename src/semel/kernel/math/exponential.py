@@ -4,9 +4,11 @@
 
 n is found by adding a magic constant, whose low bits then hold it (with twice the
 exponent bias, for those who make a power of two of them). `ldexp` scales by 2**n with
-gradual underflow and overflow to infinity. Where x is not positive one product does: the polynomial
-is 2**64 times too small, so that 2**(n + 64) is a normal number for every n whose result is not 0.
-Coefficients are minimax fits made for this file.
+gradual underflow and overflow to infinity. Where x is not positive one product does: the
+polynomial is 2**24 (2**53) times too small, so that 2**(n + 24) is a normal number for every n
+whose result is not 0, and for the next one has an exponent of 0, which makes it 0. Results that
+underflow to 0 cost machines a hundred cycles, a product with 0 nothing: the weights of hidden
+elements are some. Coefficients are minimax fits made for this file.
 """
 
 from __future__ import annotations
@@ -30,8 +32,6 @@ from semel.kernel.math.common import (
 
 _LN2 = "0.693147180559945309417232121458176568075500134360255"
 _LOG2_E = 1.4426950408889634
-#: By how much the polynomial of a decay is too small, as a power of two.
-_SHIFT = 64
 
 #: exp(r) = 1 + r + r*r*q(r) on |r| <= ln(2)/2.
 _EXP = {
@@ -94,13 +94,19 @@ def _exp_of_clamped(x: Value, extra: int = 0) -> Value:
 
 
 def _decay_of_clamped(x: Value) -> Value:
-    """e**x for x between the lower limit of exp and 43 (float64: 664), to the bit as exp has it."""
+    """e**x for x between `_decay_limit` and 43 (float64: 664), to the bit as exp has it."""
     form = format_of(x)
-    magic = form.magic + form.bias + _SHIFT
+    shift = form.mantissa + 1
+    magic = form.magic + form.bias + shift
     shifted = fma(x, _LOG2_E, magic)
-    coefficients = (c * 2.0**-_SHIFT for c in (1.0, 1.0, *_EXP[_precision(form)]))
+    coefficients = (c * 2.0**-shift for c in (1.0, 1.0, *_EXP[_precision(form)]))
     p = horner(_reduce(x, shifted - magic, form), tuple(coefficients))
-    return p * bitcast(bits(shifted) << form.mantissa, form.dtype)
+    return op("scale", p, shifted)
+
+
+def _decay_limit(form: Format) -> float:
+    """Where n is the first one whose results are all 0, and the factor for it is."""
+    return -(form.bias + form.mantissa + 1.1) / _LOG2_E
 
 
 def _exp_limits(x: Value) -> tuple[float, float]:
@@ -115,7 +121,7 @@ def exp(x: Value) -> Value:
 
 def decay(x: Value) -> Value:
     """e**x for x that is 0 or less, or NaN: the bits of exp in fewer instructions."""
-    return _decay_of_clamped(at_least(x, _exp_limits(x)[0]))
+    return _decay_of_clamped(at_least(x, _decay_limit(format_of(x))))
 
 
 def exp2(x: Value) -> Value:
