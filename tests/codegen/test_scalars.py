@@ -242,8 +242,8 @@ def test_scaling_by_one_factor(dtype: DType, target_name: str, lanes: int) -> No
     numbers = np.array([1.0, 0.70710678, 1.4142135, 1.9999999, 0.0, np.nan]) * 2.0 ** -(
         mantissa + 2
     )
-    p, s = (np.ascontiguousarray(a).reshape(-1) for a in np.meshgrid(numbers, powers))
-    s = s + (1.5 * 2.0**mantissa + bias)
+    shifted = powers + (1.5 * 2.0**mantissa + bias)
+    p, s = (np.ascontiguousarray(a).reshape(-1) for a in np.meshgrid(numbers, shifted))
     i = Index("i", N)
     loads = [load(Buffer(name, dtype, N, "r"), i) for name in "ps"]
     leaves = dict(zip(loads, (p.astype(dtype.numpy), s.astype(dtype.numpy)), strict=True))

@@ -220,6 +220,8 @@ def native(name: str, dtype: DType, lanes: int) -> Callable[..., Array]:
 @pytest.mark.parametrize("name", [*UNARY, *BINARY, "gelu"])
 def test_machine_code_gives_the_bits_of_the_interpreter(name: str) -> None:
     args = [sample(FLOAT32, 10_001, seed) for seed in range(MATH[name])]
+    if name == "decay":
+        args = [-np.abs(args[0])]
     got = native(name, FLOAT32, host_target().vector_bits // 32)(*args)
     expected = compute(name, FLOAT32, *args)
     both_nan = np.isnan(got) & np.isnan(expected)
