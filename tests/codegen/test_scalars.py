@@ -70,8 +70,8 @@ def _quiet() -> Iterator[None]:
 def operations(dtype: DType) -> list[str]:
     if dtype == BOOL:
         return list(_BOOL_OPS)
-    # `ldexp` takes whole numbers only and has a test of its own.
-    banned = {"ldexp"} | (_INTEGER_ONLY if dtype.is_float else _FLOAT_ONLY)
+    # `ldexp` and `scale` take whole numbers only and have a test of their own.
+    banned = {"ldexp", "scale"} | (_INTEGER_ONLY if dtype.is_float else _FLOAT_ONLY)
     rounding = () if dtype.is_float else ("floor", "ceil", "trunc", "rint")
     return [name for name in ARITHMETIC if name not in banned and name not in rounding]
 
@@ -193,6 +193,19 @@ def test_conversions_are_the_interpreters(source: DType, target_name: str, lanes
     check_values(labels, values, {x: data}, target_name, lanes, (*SIZES, 141))
 
 
+@pytest.mark.parametrize("lanes", [16, 32, 64, 128])
+@pytest.mark.parametrize("target_name", TARGETS)
+@pytest.mark.parametrize("source", [FLOAT16, FLOAT32, FLOAT64], ids=str)
+def test_whole_registers_of_narrow_integers(source: DType, target_name: str, lanes: int) -> None:
+    """What is too large, too small or no number, at every place of what is packed."""
+    i = Index("i", N)
+    x = load(Buffer("a", source, N, "r"), i)
+    data = np.resize(tricky(source), 421)
+    goals = (INT8, INT16, UINT8, UINT16)
+    values, labels = [cast(x, d) for d in goals], [f"cast {source} to" for _ in goals]
+    check_values(labels, values, {x: data}, target_name, lanes, (lanes, 100, 256, 421))
+
+
 @pytest.mark.parametrize("target_name", TARGETS)
 @pytest.mark.parametrize("dtype", [BOOL, INT8, INT64, FLOAT16, FLOAT32, FLOAT64], ids=str)
 def test_fixed_sizes_are_the_interpreters(dtype: DType, target_name: str) -> None:
@@ -218,6 +231,23 @@ def test_scaling_by_powers_of_two_rounds_once(dtype: DType, target_name: str, la
     loads = [load(Buffer(name, dtype, N, "r"), i) for name in "pn"]
     leaves = dict(zip(loads, (p.astype(dtype.numpy), n.astype(dtype.numpy)), strict=True))
     check_values(["ldexp"], [op("ldexp", *loads)], leaves, target_name, lanes, (7, 33, p.size))
+
+
+@pytest.mark.parametrize("lanes", [1, 16, 32])
+@pytest.mark.parametrize("target_name", TARGETS)
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64], ids=str)
+def test_scaling_by_one_factor(dtype: DType, target_name: str, lanes: int) -> None:
+    mantissa, bias = (23, 127) if dtype == FLOAT32 else (52, 1023)
+    powers = np.arange(-bias, bias + 1)
+    numbers = np.array([1.0, 0.70710678, 1.4142135, 1.9999999, 0.0, np.nan]) * 2.0 ** -(
+        mantissa + 2
+    )
+    shifted = powers + (1.5 * 2.0**mantissa + bias)
+    p, s = (np.ascontiguousarray(a).reshape(-1) for a in np.meshgrid(numbers, shifted))
+    i = Index("i", N)
+    loads = [load(Buffer(name, dtype, N, "r"), i) for name in "ps"]
+    leaves = dict(zip(loads, (p.astype(dtype.numpy), s.astype(dtype.numpy)), strict=True))
+    check_values(["scale"], [op("scale", *loads)], leaves, target_name, lanes, (7, 33, p.size))
 
 
 def test_rounding_to_half_happens_once() -> None:

@@ -166,6 +166,35 @@ def test_dear_arithmetic_is_not_repeated_for_every_column() -> None:
     assert isinstance(store, ir.Store) and linear_coefficient(store.at, last.index) == 1
 
 
+def scaled(x: Tensor, scale: Tensor) -> Tensor:
+    """Each row over its scale, turned: a quotient and a root that no column changes."""
+    return (x / (scale / 3.0 + 1e-5).sqrt()).T
+
+
+def test_what_no_column_changes_is_computed_before_them() -> None:
+    x, scale = Tensor.input("x", (300, 256)), Tensor.input("s", (1, 256))
+    inside = list(walk_statements(kernel_of(scaled(x, scale)).body))
+    (vector,) = (s for s in inside if isinstance(s, ir.Loop) and s.lanes > 1)
+    declared, columns = vector.body
+    assert isinstance(declared, ir.Declare) and isinstance(columns, ir.Loop)
+    ops = [v.op for s in walk_statements([columns]) for v in ir.walk_values(ir.statement_values(s))]
+    assert ops.count("sqrt") == 0 and ops.count("div") == 1
+
+
+@pytest.mark.parametrize("sizes", [(7, 8), (16, 16), (33, 40), (300, 261), (5, 3), (1, 64)])
+@pytest.mark.parametrize("executor", ["interpreter", *TARGETS])
+def test_rows_over_their_scale(executor: str, sizes: tuple[int, int]) -> None:
+    x = numbered(sizes) - 100
+    scale = numbered((1, sizes[1])) + 1
+    want = (x / np.sqrt(scale / np.float32(3) + np.float32(1e-5))).T
+    target = TARGETS.get(executor)
+    tensors = (Tensor.input("x", sizes), Tensor.input("s", (1, sizes[1])))
+    graph, kernels = lower_graph([scaled(*tensors)], target)
+    run = run_by_machine(target) if target else run_by_interpreter
+    (got,) = run_kernels(graph, kernels, {"x": x, "s": scale}, {}, run)
+    np.testing.assert_array_equal(got, want)
+
+
 @pytest.mark.parametrize("level", ["x86-64-v3", "x86-64-v4"])
 @pytest.mark.parametrize("sizes", [(256, 300), (9, 40), (40, 9), (Variable("n", 0), 300)])
 def test_an_operand_that_lies_across_another_is_not_gathered(level: str, sizes: Any) -> None:

@@ -102,6 +102,7 @@ def same(actual: Array, expected: Any) -> None:
 UNARY: dict[str, tuple[Array, Callable[..., Any]]] = {
     "neg": (X, np.negative), "abs": (X, np.abs), "sign": (X, np.sign), "sqrt": (POSITIVE, np.sqrt),
     "floor": (X, np.floor), "ceil": (X, np.ceil), "trunc": (X, np.trunc), "rint": (X, np.rint),
+    "decay": (-np.abs(X), np.exp),
     "exp": (X, np.exp), "exp2": (X, np.exp2), "expm1": (X, np.expm1), "log": (POSITIVE, np.log),
     "log2": (POSITIVE, np.log2), "log10": (POSITIVE, np.log10), "log1p": (POSITIVE, np.log1p),
     "sin": (X, np.sin), "cos": (X, np.cos), "tan": (X, np.tan), "asin": (UNIT, np.arcsin),

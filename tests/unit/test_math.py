@@ -67,7 +67,7 @@ def _sigmoid(x: Array) -> Array:
 REFERENCE: dict[str, Callable[..., Any]] = {
     "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "atan2": np.arctan2,
     "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh, "pow": np.power,
-    "erf": _erf, "sigmoid": _sigmoid,
+    "erf": _erf, "sigmoid": _sigmoid, "decay": np.exp,
 }  # fmt: skip
 
 
@@ -128,6 +128,8 @@ def check_bound(name: str, dtype: DType, count: int) -> None:
         other = np.concatenate([sample(dtype, count, 2), special])
         pairs = np.meshgrid(special, special)
         args = [np.concatenate([a, p.ravel()]) for a, p in zip((x, other), pairs, strict=True)]
+    if name == "decay":  # of what is not positive
+        args = [-np.abs(x)]
     exact = reference(name, *(a.astype(Wide) for a in args)).astype(Wide)
     errors = errors_in_ulp(compute(name, dtype, *args), exact)
     worst = int(errors.argmax())
@@ -144,6 +146,18 @@ def test_float32_stays_within_its_bound(name: str) -> None:
 @pytest.mark.parametrize("name", UNARY + BINARY)
 def test_float64_stays_within_its_bound(name: str) -> None:
     check_bound(name, FLOAT64, 4_000)
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
+def test_a_decay_has_the_bits_of_exp(dtype: DType) -> None:
+    unsigned = np.uint32 if dtype is FLOAT32 else np.uint64
+    low = -120.0 if dtype is FLOAT32 else -800.0
+    x = -np.abs(np.concatenate([sample(dtype, 100_000, 5), np.linspace(low, 0, 200_001)]))
+    x = x.astype(dtype.numpy)
+    once, slowly = (compute(name, dtype, x).view(unsigned) for name in ("decay", "exp"))
+    assert (once == slowly).all()
+    tiny = np.finfo(dtype.numpy).tiny
+    assert (once.view(dtype.numpy) == 0).any() and (once.view(dtype.numpy)[x > low] < tiny).any()
 
 
 @pytest.mark.parametrize("name", ["exp", "log", "sin", "cos", "tanh", "erf"])
@@ -206,6 +220,8 @@ def native(name: str, dtype: DType, lanes: int) -> Callable[..., Array]:
 @pytest.mark.parametrize("name", [*UNARY, *BINARY, "gelu"])
 def test_machine_code_gives_the_bits_of_the_interpreter(name: str) -> None:
     args = [sample(FLOAT32, 10_001, seed) for seed in range(MATH[name])]
+    if name == "decay":
+        args = [-np.abs(args[0])]
     got = native(name, FLOAT32, host_target().vector_bits // 32)(*args)
     expected = compute(name, FLOAT32, *args)
     both_nan = np.isnan(got) & np.isnan(expected)

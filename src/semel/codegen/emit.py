@@ -13,7 +13,7 @@ that emits them. All share the `Frame` (scopes, names, the state of memory) and 
 
     cpu/      CpuEmitter: all of it, put together          (a machine: its own parts, then these)
               Amx  Prefetches  TurnedStores  TurnedLoads  CpuDots  Scale  Shuffles
-              Tables
+              Tables  Constants  Packs
     vector/   VectorLoops ──> LaneMemory ──> VectorLanes   (lanes: LLVM's vectors, any machine)
     scalar/   Rules ──> Conditions  Checks  Stores  Locals ──> CountedLoops     (statements)
               Values ──> Memory ──> Lanes                                       (expressions)

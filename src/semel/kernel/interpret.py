@@ -294,14 +294,21 @@ def _ldexp(p: Any, n: Any) -> Any:
     return np.ldexp(p, whole.astype(np.int32))
 
 
+def _scale(p: Any, s: Any) -> Any:
+    """p * 2**n, where the low bits of s are n + bias, or 0 where they are 0."""
+    kind = np.asarray(s).dtype
+    word = np.dtype(f"u{kind.itemsize}")
+    return p * (np.asarray(s).view(word) << word.type(np.finfo(kind).nmant)).view(kind)
+
+
 _FLOAT: dict[str, Callable[..., Any]] = {
     "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b,
     "div": np.divide, "fma": _fma, "neg": np.negative, "abs": np.abs,
-    "min": smaller, "max": larger, "ldexp": _ldexp, "sqrt": np.sqrt,
+    "min": smaller, "max": larger, "ldexp": _ldexp, "scale": _scale, "sqrt": np.sqrt,
     "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "rint": np.rint,
     "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "atan2": np.arctan2,
     "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
-    "pow": np.power, "fmod": np.fmod, "erf": _erf,
+    "pow": np.power, "fmod": np.fmod, "erf": _erf, "decay": np.exp,
     "sigmoid": lambda a: (1 / (1 + np.exp(-a))).astype(a.dtype),
     "gelu": lambda a: a * ((1 + _erf(a * a.dtype.type(math.sqrt(0.5)))) / 2).astype(a.dtype),
 }  # fmt: skip

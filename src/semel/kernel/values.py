@@ -25,13 +25,13 @@ from semel.ir.types import BOOL, FLOAT32, FLOAT64, INT16, INT32, INT64, UINT8, U
 #: One result, operands of one dtype: name -> number of operands.
 ARITHMETIC = {
     "add": 2, "sub": 2, "mul": 2, "div": 2, "fma": 3, "neg": 1, "abs": 1, "min": 2, "max": 2,
-    "ldexp": 2, "sqrt": 1, "floor": 1, "ceil": 1, "trunc": 1, "rint": 1,
+    "ldexp": 2, "scale": 2, "sqrt": 1, "floor": 1, "ceil": 1, "trunc": 1, "rint": 1,
     "idiv": 2, "imod": 2, "and": 2, "or": 2, "xor": 2, "not": 1, "shl": 2, "shr": 2,
 }  # fmt: skip
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 #: Replaced by arithmetic in `kernel.math`; never reaches codegen.
 MATH = {
-    "exp": 1, "exp2": 1, "expm1": 1, "log": 1, "log2": 1, "log10": 1, "log1p": 1,
+    "exp": 1, "decay": 1, "exp2": 1, "expm1": 1, "log": 1, "log2": 1, "log10": 1, "log1p": 1,
     "sin": 1, "cos": 1, "tan": 1, "asin": 1, "acos": 1, "atan": 1,
     "sinh": 1, "cosh": 1, "tanh": 1, "asinh": 1, "acosh": 1, "atanh": 1,
     "erf": 1, "gelu": 1, "sigmoid": 1, "pow": 2, "atan2": 2, "fmod": 2,
@@ -129,11 +129,13 @@ class Value:
     """A pure scalar expression. Make one with the functions below, never directly.
 
     `op` is an arithmetic, comparison or math name (`ldexp(p, n)` is p * 2**n for a whole
-    number n of p's float dtype, rounded once), or one of: `const` (data: the
-    Python scalar), `index` (data: a Dim; int64), `load` (data: (Buffer, Dim); args: () or
-    (guard, other): where guard is false the memory is not read and `other` is the
-    value), `word` (data: (Buffer of bytes, Dim): the four bytes from there on, the first one
-    lowest), `local` (data: (Local, tuple of Dims)), `select`, `cast`, `bitcast`.
+    number n of p's float dtype, rounded once; `scale(p, s)` likewise for n that a normal number
+    has as its exponent, where s is n + 1.5 * 2**mantissa + bias: for the n below those it is 0,
+    and p so small that it rounds to that), or one of: `const` (data: the Python scalar), `index`
+    (data: a Dim; int64), `load` (data: (Buffer, Dim); args: () or (guard, other): where guard is
+    false the memory is not read and `other` is the value), `word` (data: (Buffer of bytes, Dim):
+    the four bytes from there on, the first one lowest), `local` (data: (Local, tuple of Dims)),
+    `select`, `cast`, `bitcast`.
     """
 
     __slots__ = ("__weakref__", "args", "data", "dtype", "op")

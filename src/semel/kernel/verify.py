@@ -59,7 +59,8 @@ _NUMBERS = "iuf"
 #: Kinds of dtypes each op is defined for, where not all numbers.
 _KINDS = {
     "add": _ANY, "mul": _ANY, "min": _ANY, "max": _ANY,
-    "div": "f", "ldexp": "f", "sqrt": "f", "floor": "f", "ceil": "f", "trunc": "f", "rint": "f",
+    "div": "f", "ldexp": "f", "scale": "f", "sqrt": "f",
+    "floor": "f", "ceil": "f", "trunc": "f", "rint": "f",
     "idiv": "iu", "imod": "iu", "shl": "iu", "shr": "iu",
     "and": "biu", "or": "biu", "xor": "biu", "not": "biu",
 } | dict.fromkeys(MATH, "f") | dict.fromkeys(COMPARISONS, _ANY)  # fmt: skip

@@ -44,6 +44,9 @@ from semel.schedule.names import kernel_name
 
 #: Groups that are counted for what they are.
 _FEW = 16
+#: Two lines of the cache.
+STRIP_BITS = 1024
+
 _NOWHERE: Mapping[str, Target] = MappingProxyType({})
 _RULES = {"loops": lower_loops, "contract": lower_contract, "opaque": lower_opaque}
 _CONTRACTIONS = {
@@ -127,7 +130,7 @@ def lower_group(group: Group, target: Target, choice: Choice | None = None) -> L
     lowered = _rule(group, chosen)(group, target)
     kernel = expand_kernel_math(with_moved_bytes(lowered))
     if not lowered.has_lanes:
-        kernel = choose_lanes(kernel, chosen.registers)
+        kernel = choose_lanes(kernel, chosen.registers, target.vector_bits)
     text = "" if chosen == Choice() else f"{chosen.name} (default)"
     return replace(lowered, kernel=kernel, choice=text)
 
@@ -164,24 +167,31 @@ def _lower_nothing(group: Group, target: Target) -> Lowered:
     return Lowered(kernel, tuple(buffers), group)
 
 
-def choose_lanes(kernel: Kernel, registers: int | None = None) -> Kernel:
+def choose_lanes(
+    kernel: Kernel, registers: int | None = None, vector_bits: int = STRIP_BITS
+) -> Kernel:
     """Give vector loops their lanes, now that the work of their bodies is known.
 
     The lanes of a reduction are its partial sums, those of every machine (`kernel.shared_lanes`).
-    Other loops fill `registers` of this one, or several if their bodies are light enough.
+    Other loops fill `registers` of this one, or several if their bodies are light enough; those
+    that walk down a strip of rows make it two lines of the cache wide, which come together.
     """
-    return replace(kernel, body=tuple(_widen(s, registers) for s in kernel.body))
+    return replace(kernel, body=tuple(_widen(s, registers, vector_bits) for s in kernel.body))
 
 
-def _widen(statement: Statement, registers: int | None) -> Statement:
+def _widen(statement: Statement, registers: int | None, vector_bits: int) -> Statement:
     match statement:
         case ir.Loop(lanes=lanes) if lanes > 1:
             bits = widest_total(statement)
             if bits is not None:
                 return replace(statement, lanes=sum_lanes(bits))
             lanes *= elements_at_once(statement)
-            return replace(statement, lanes=lanes * (registers or registers_at_once(statement)))
+            several = registers_at_once(statement)
+            if several > 1 and any(isinstance(s, ir.Loop) and not s.unroll for s in statement.body):
+                several = max(several, STRIP_BITS // vector_bits)
+            return replace(statement, lanes=lanes * (registers or several))
         case ir.Loop() | ir.If():
-            return replace(statement, body=tuple(_widen(s, registers) for s in statement.body))
+            body = tuple(_widen(s, registers, vector_bits) for s in statement.body)
+            return replace(statement, body=body)
         case _:
             return statement

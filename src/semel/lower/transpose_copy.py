@@ -25,6 +25,7 @@ from operator import and_
 from semel.ir.expr import (
     Dim,
     Index,
+    atoms,
     ceildiv,
     linear_coefficient,
     lower_bound,
@@ -53,6 +54,8 @@ FEW = 8
 SIDE = 64
 #: Operands that are turned into scratch for one kernel: more of them do not fit the cache.
 MAX_STAGED = 2
+#: What a machine divides for.
+_DEAR = {"div", "sqrt"}
 #: What conditions are made of that depend on indices alone.
 _OF_INDICES = {"const", "index", "and", "or", "not", *ir.COMPARISONS}
 
@@ -200,6 +203,20 @@ def _fitting(extent: Dim, lanes: int) -> int:
     return lanes if high is None else min(lanes, _power_of_two(high))
 
 
+def _same_in_columns(body: Sequence[Statement], column: Index) -> tuple[Value, ...]:
+    """The largest values that no column changes, if anything dear is in one."""
+    varying: set[Value] = set()
+    values = _values_of(body)
+    for value in values:
+        place = value.data if value.op == "index" else value.data[1] if value.op == "load" else 0
+        if column in atoms(place) or not varying.isdisjoint(value.args):
+            varying.add(value)
+    used = {a for v in values if v in varying for a in v.args if a not in varying}
+    used |= {s.value for s in body if isinstance(s, ir.Store) and s.value not in varying}
+    found = tuple(v for v in values if v in used and v.args and v.dtype.is_float)
+    return found if any(v.op in _DEAR for v in walk_values(found)) else ()
+
+
 @dataclass(frozen=True)
 class _Axis:
     """A loop of which a tile takes [start, stop), in at most `most` steps of `size`."""
@@ -264,9 +281,13 @@ class _Turned:
         down, bind_row = self.along.begin(row, self.names)
         across, bind_block = self.column.begin(block, self.names)
         facts = self._facts(body)
+        same = () if facts else _same_in_columns(body, self.column.loop)
+        if same:
+            inner = self._column_blocks(body, same, down, (across, bind_block, block))
+            return self.along.over(row, (*bind_row, *inner))
         if facts:
             inside = reduce(and_, [self._holds(fact, down, across) for fact in facts])
-            inner: tuple[Statement, ...] = (
+            inner = (
                 ir.If(inside, self._block(assume(body, follows_from(facts)), down, across)),
                 ir.If(ir.op("not", inside), self._block(body, down, across)),
             )
@@ -275,17 +296,35 @@ class _Turned:
         columns = self.column.over(block, (*bind_block, *inner))
         return self.along.over(row, (*bind_row, *columns))
 
+    def _column_blocks(
+        self,
+        body: tuple[Statement, ...],
+        same: Sequence[Value],
+        down: Dim,
+        columns: tuple[Dim, tuple[Statement, ...], Index],
+    ) -> tuple[Statement, ...]:
+        """All columns for one vector of rows, and before them what these have in common."""
+        across, bind_block, block = columns
+        lane = Index(self.names("v"), self.along.size)
+        kept = {value: ir.Local(self.names("l"), value.dtype) for value in same}
+        declared = substitute_indices(
+            tuple(ir.Declare(kept[value], value) for value in same), {self.along.loop: down + lane}
+        )
+        known = ValueMap(lambda value: ir.local(kept[value]) if value in kept else value)
+        stores = self._stores(map_statements(body, known), down + lane, across)
+        inner = self.column.over(block, (*bind_block, *stores))
+        return (ir.Loop(lane, 0, lane.extent, (*declared, *inner), self.along.size),)
+
     def _block(self, body: tuple[Statement, ...], down: Dim, across: Dim) -> tuple[Statement, ...]:
         """A vector per column, for every statement."""
-        lane, copy = (
-            Index(self.names("v"), self.along.size),
-            Index(self.names("u"), self.column.size),
-        )
-        moved = substitute_indices(
-            body, {self.along.loop: down + lane, self.column.loop: across + copy}
-        )
-        together = tuple(ir.Loop(copy, 0, copy.extent, (s,), unroll=True) for s in moved)
-        return (ir.Loop(lane, 0, lane.extent, together, self.along.size),)
+        lane = Index(self.names("v"), self.along.size)
+        stores = self._stores(body, down + lane, across)
+        return (ir.Loop(lane, 0, lane.extent, stores, self.along.size),)
+
+    def _stores(self, body: tuple[Statement, ...], row: Dim, across: Dim) -> tuple[Statement, ...]:
+        copy = Index(self.names("u"), self.column.size)
+        moved = substitute_indices(body, {self.along.loop: row, self.column.loop: across + copy})
+        return tuple(ir.Loop(copy, 0, copy.extent, (s,), unroll=True) for s in moved)
 
     def _facts(self, body: Sequence[Statement]) -> tuple[Dim, ...]:
         """What is >= 0 wherever anything is loaded, if a whole block can be asked for it.

@@ -263,6 +263,8 @@ _SCALARS = (
     Scalar("trunc", 1, "float", exact, np.trunc, 1),
     Scalar("rint", 1, "float", exact, np.rint, 1),
     Scalar("exp", 1, "float", approximate, np.exp, 14),
+    # exp of what is known not to be positive (`passes.decays`).
+    Scalar("decay", 1, "float", approximate, np.exp, 14),
     Scalar("exp2", 1, "float", approximate, np.exp2, 12),
     Scalar("expm1", 1, "float", approximate, np.expm1, 20),
     Scalar("log", 1, "float", approximate, np.log, 20),

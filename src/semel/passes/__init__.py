@@ -2,8 +2,9 @@
 
     Graph --pass--> Graph --pass--> ...
 
-A pass is a pure function on graphs; `all_passes` is the list of them, in order. What reductions
-add up, and in which order, is settled first. Products of bytes are found while the bytes are
+A pass is a pure function on graphs; `all_passes` is the list of them, in order. What is known of
+the arguments of exponentials is seen while they stand as they were written. What reductions add up,
+and in which order, is settled next. Products of bytes are found while the bytes are
 there, before anything folds. Constants fold before the
 algebra, so that its rules see numbers, and again after it, for what it uncovered. Views
 of contractions sink before that: what stood between two that cancel is then simple.
@@ -31,6 +32,7 @@ from semel.ops.contract import PanelWidth
 from semel.ops.outputs import copy_leaf_outputs
 from semel.passes.attention import fuse_attention
 from semel.passes.bodies import improve_bodies
+from semel.passes.decays import find_decays
 from semel.passes.decompose import merge_reduced_axes, split_large_reductions
 from semel.passes.dequantise import compute_on_bytes
 from semel.passes.fold import fold_constants
@@ -50,6 +52,7 @@ Pass = Callable[[Graph], Graph]
 __all__ = ["Pass", "all_passes", "default_passes", "passes_for", "run_passes"]
 
 _ANYWHERE: tuple[Pass, ...] = (
+    find_decays,
     reduce_as_it_lies,
     compute_on_bytes,
     find_integer_products,

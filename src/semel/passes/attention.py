@@ -125,7 +125,7 @@ def _softmax_operand(node: Node) -> Node | None:
 
 def _exponent(node: Node) -> Node | None:
     """s of exp(s - max(s))."""
-    if node.op.name != "exp" or node.inputs[0].op.name != "sub":
+    if node.op.name not in ("exp", "decay") or node.inputs[0].op.name != "sub":
         return None
     scores, top = node.inputs[0].inputs
     return scores if _reduces_last(_below_expand(top), "reduce_max", scores) else None

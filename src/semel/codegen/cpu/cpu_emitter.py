@@ -6,7 +6,9 @@ Read `semel.codegen.emit` for who may call whom.
 from __future__ import annotations
 
 from semel.codegen.cpu.amx import Amx
+from semel.codegen.cpu.constants import Constants
 from semel.codegen.cpu.cpu_dots import CpuDots
+from semel.codegen.cpu.packs import Packs
 from semel.codegen.cpu.prefetch import Prefetches
 from semel.codegen.cpu.scale import Scale
 from semel.codegen.cpu.shuffles import Shuffles
@@ -41,7 +43,12 @@ def emit_for_cpu(kernel: Kernel, target: Target, symbol: str) -> str:
     is_wide = target.arch == "x86_64" and target.vector_bits == 512
     floats = Floats(out, has_fma=target.has_fma, scale=Scale(out).scale if is_wide else None)
     integers = Integers(out)
-    conversions = Conversions(out, has_f16_casts=target.has_f16_casts)
+    is_packing = target.arch == "x86_64" and target.vector_bits >= 256
+    conversions = Conversions(
+        out,
+        has_f16_casts=target.has_f16_casts,
+        saturate=Packs(out, target.vector_bits).saturate if is_packing else None,
+    )
     scalars = Scalars(out, floats, integers, conversions)
     reductions = Reductions(out, scalars)
 
@@ -51,7 +58,10 @@ def emit_for_cpu(kernel: Kernel, target: Target, symbol: str) -> str:
     memory = LaneMemory(frame, out, conversions, indices, lanes, plain)
     changing = [b for b in (*kernel.buffers, *kernel.scratch) if b.access != "r"]
     tables = Tables(out) if is_wide else None
-    values = Values(frame, out, scalars, conversions, indices, lanes, memory, changing, tables)
+    constants = Constants(frame, out, target)
+    values = Values(
+        frame, out, scalars, conversions, indices, lanes, memory, changing, tables, constants
+    )
 
     rules, shuffles = Rules(), Shuffles(frame, out)
     blocks = (
@@ -59,7 +69,9 @@ def emit_for_cpu(kernel: Kernel, target: Target, symbol: str) -> str:
         TurnedLoads(frame, out, conversions, indices, lanes, memory, shuffles).rule,
     )
     counted = CountedLoops(frame, out, indices, lanes, rules, blocks)
-    loops = VectorLoops(frame, out, indices, lanes, counted, reductions, target.vector_bits)
+    loops = VectorLoops(
+        frame, out, indices, lanes, counted, reductions, target.vector_bits, constants
+    )
     dots = CpuDots(out, ByteDots(out), target)
     locals_ = Locals(frame, values, lanes, reductions, dots)
     entry = Entry(frame, out, indices, kernel)

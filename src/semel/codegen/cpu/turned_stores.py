@@ -79,7 +79,7 @@ class TurnedStores:
         is one address for all of them, and not one for each in every loop around.
         """
         own: Dim = number
-        if all(v.op != "local" for v in walk_values([store.value])):
+        if all(v.op != "local" or not v.data[1] for v in walk_values([store.value])):
             own = Index(f"{index.name}_{number}", index.extent)
             self.frame.env[own] = Ref(str(number), False, self.frame.level)
         (copy,) = substitute_indices([store], {index: own})

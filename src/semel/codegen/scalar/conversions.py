@@ -9,17 +9,31 @@ Floats saturate to integers, NaN gives 0, integers wrap.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 from semel.codegen.scalar.instructions import Instructions
 from semel.codegen.scalar.llvm_types import element_type, mangle, memory_type, vector_of
 from semel.ir.types import BFLOAT16, BOOL, FLOAT32, DType
 
+#: (lines, element type of floats, integer dtype, value, lanes) -> the result, or None: not for
+#: so many lanes.
+Saturation: TypeAlias = Callable[[list[str], str, DType, str, "int | None"], "str | None"]
+
 
 class Conversions:
-    """Casts, bit patterns, and the forms that elements have in memory."""
+    """Casts, bit patterns, and the forms that elements have in memory.
 
-    def __init__(self, out: Instructions, *, has_f16_casts: bool = True) -> None:
-        self.out, self.has_f16_casts = out, has_f16_casts
+    `saturate` is for floats to narrow integers, where the machine has instructions that saturate.
+    """
+
+    def __init__(
+        self,
+        out: Instructions,
+        *,
+        has_f16_casts: bool = True,
+        saturate: Saturation | None = None,
+    ) -> None:
+        self.out, self.has_f16_casts, self.saturate = out, has_f16_casts, saturate
 
     def round_half(self, lines: list[str], dtype: DType, value: str, lanes: int | None) -> str:
         """Round a float32 register to float16 or bfloat16 precision; others pass."""
@@ -172,6 +186,9 @@ class Conversions:
 
         Of a comparison with NaN the other operand is taken: the lower bound, if that is 0.
         """
+        quick = self.saturate(lines, source, to, value, lanes) if self.saturate else None
+        if quick is not None:
+            return quick
         low = -(1 << to.bits - 1) if to.kind == "i" else 0
         high = low + (1 << to.bits) - 1
         if low:

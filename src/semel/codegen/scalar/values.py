@@ -43,6 +43,13 @@ class Lookups(Protocol):
         """The number of each lane's word."""
 
 
+class Operands(Protocol):
+    """Constants that a machine reads where they are used."""
+
+    def operand(self, value: Value, lanes: int) -> str | None:
+        """A constant in every lane; None if it belongs into a register."""
+
+
 class Values:
     """Values of the kernel IR; `changing` are the buffers that the kernel writes."""
 
@@ -57,10 +64,11 @@ class Values:
         memory: Memory,
         changing: Sequence[Buffer],
         lookups: Lookups | None = None,
+        operands: Operands | None = None,
     ) -> None:
         self.frame, self.out, self.scalars, self.conversions = frame, out, scalars, conversions
         self.indices, self.lanes, self.memory = indices, lanes, memory
-        self._changing, self.lookups = changing, lookups
+        self._changing, self.lookups, self.operands = changing, lookups, operands
         self._reads: dict[Value, frozenset[Local | Buffer]] = {}
         self._numbers: dict[Value, int | None] = {}
 
@@ -173,12 +181,19 @@ class Values:
             return self._remember(
                 value, Ref(self.lanes.choose(lines, value.dtype, *args), True, level)
             )
+        is_inside = lanes is not None and level == self.frame.level
         texts = [
-            self.lanes.spread(r, a.dtype) if lanes else r.text
+            (is_inside and self._operand(a)) or (self.lanes.spread(r, a.dtype) if lanes else r.text)
             for r, a in zip(args, value.args, strict=True)
         ]
         text = self._instruction(self.frame.scopes[level].lines, value, texts, lanes)
         return self._remember(value, Ref(text, is_vector, level))
+
+    def _operand(self, value: Value) -> str | None:
+        """A constant as an operand in memory, if it is one."""
+        if self.operands is None or value.op != "const" or self.lanes.count is None:
+            return None
+        return self.operands.operand(value, self.lanes.count)
 
     def _instruction(
         self, lines: list[str], value: Value, texts: list[str], lanes: int | None

@@ -15,6 +15,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Protocol
 
 from semel.codegen.scalar.counted_loops import CountedLoops, copy_of
 from semel.codegen.scalar.frame import Frame, LocalKey, Ref, constants
@@ -24,6 +25,7 @@ from semel.codegen.scalar.llvm_types import element_type, iota, vector_of
 from semel.codegen.scalar.reductions import Reductions
 from semel.codegen.vector.vector_lanes import Vector, VectorLanes
 from semel.errors import InternalError
+from semel.ir.types import DType
 from semel.kernel import ir
 from semel.kernel.ir import Local, Statement, walk_statements
 from semel.kernel.shared_lanes import (
@@ -73,6 +75,19 @@ class _Span:
     runs: bool = False
 
 
+class LoopConstants(Protocol):
+    """Where a machine with few registers has the constants of a loop."""
+
+    def open(self, loop: ir.Loop) -> None:
+        """Begin a loop."""
+
+    def next_part(self, totals: Sequence[tuple[DType, int, str]]) -> list[str]:
+        """After a part of its body: the vectors, (dtype, lanes, text), that it has added to."""
+
+    def close(self) -> None:
+        """After the loop."""
+
+
 class VectorLoops:
     """Loop statements of an emitter with lanes; `bits` is the width of a register."""
 
@@ -85,9 +100,11 @@ class VectorLoops:
         loops: CountedLoops,
         reductions: Reductions,
         bits: int,
+        constants: LoopConstants | None = None,
     ) -> None:
         self.frame, self.out, self.indices, self.lanes = frame, out, indices, lanes
         self.loops, self.reductions, self.bits = loops, reductions, bits
+        self.constants = constants
 
     def loop(self, loop: ir.Loop) -> None:
         if loop.unroll or loop.lanes <= 1:
@@ -99,7 +116,13 @@ class VectorLoops:
         if self.lanes.vector is not None:
             raise InternalError("emit", f"vector loop {loop.index} inside another.")
         loop = self.loops.with_own_index(loop)
-        spans = self._spans(loop)
+        if self.constants is not None:
+            self.constants.open(loop)
+        self._run_spans(loop, self._spans(loop))
+        if self.constants is not None:
+            self.constants.close()
+
+    def _run_spans(self, loop: ir.Loop, spans: Sequence[_Span]) -> None:
         if not spans:
             return
         totals = self._totals(loop.body)
@@ -203,6 +226,19 @@ class VectorLoops:
             self.loops.body.run(copy_of(loop.body, to, part) if part else loop.body)
             for key, parts in self.lanes.totals.items():
                 self.frame.locals[parts[part]] = self.frame.locals[key]
+            self._end_part([parts[part] for parts in self.lanes.totals.values()])
+
+    def _end_part(self, totals: Sequence[LocalKey]) -> None:
+        """What a part has added up is there before the next part begins, and not later."""
+        if self.constants is None:
+            return
+        refs = [self.frame.locals[key] for key in totals]
+        count = self.lanes.opened.lanes
+        found = self.constants.next_part(
+            [(key[0].dtype, count, ref.text) for key, ref in zip(totals, refs, strict=True)]
+        )
+        for key, ref, text in zip(totals, refs, found, strict=True):
+            self.frame.locals[key] = replace(ref, text=text)
 
     def _mask(self, index: str, offset: int, stop: str, lanes: int) -> str:
         """Lanes from `index` + `offset` on whose element lies before `stop`.

@@ -47,6 +47,7 @@ class MathFunction:
 
 FUNCTIONS: dict[str, MathFunction] = {
     "exp": MathFunction(exponential.exp, 0.88, 0.84),
+    "decay": MathFunction(exponential.decay, 0.88, 0.84),
     "exp2": MathFunction(exponential.exp2, 1.01, 0.93),
     "expm1": MathFunction(exponential.expm1, 1.54, 1.96),
     "sigmoid": MathFunction(exponential.sigmoid, 2.29, 1.93),
