@@ -16,7 +16,7 @@ Only where elements are read from changes: no bit of the sums does.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 from semel.ir.expr import (
@@ -25,6 +25,7 @@ from semel.ir.expr import (
     atoms,
     ceildiv,
     linear_coefficient,
+    maximum,
     minimum,
     product,
     upper_bound,
@@ -32,19 +33,29 @@ from semel.ir.expr import (
 from semel.ir.graph import Node
 from semel.ir.target import Target
 from semel.kernel import ir
-from semel.kernel.ir import Buffer, Statement, Value, walk_statements
+from semel.kernel.ir import Buffer, Statement, Value, statement_values, walk_statements, walk_values
 from semel.kernel.rewrite import substitute_indices
 from semel.lower.evaluate import Evaluator
 from semel.lower.lowered import Names, split_rows
-from semel.lower.windows import PLACES, Lines, ending_whole, inside_and_ends, several_places
+from semel.lower.windows import (
+    PLACES,
+    Lines,
+    any_places,
+    bind,
+    ending_whole,
+    inside_and_ends,
+    several_places,
+)
 from semel.ops.index_maps import Indices, flat_index, no_gather, operand_index
 
 #: Bytes of a band in scratch: with its filters and results it stays in the first-level cache.
 BAND_BYTES = 16384
 #: Places of a row that one band takes at most.
 LONG_BAND = 512
-#: Rows of a band of which no more is known.
-USUAL_ROWS = 16
+#: Places of a row of which no more is known that one band takes at most.
+ANY_BAND = 64
+#: Room behind the last line for what runs over it.
+SLACK = 16
 #: A stride up to which elements apart are picked from whole vectors.
 MAX_STRIDE = 4
 #: How often windows must read an element for a copy of it to pay.
@@ -120,41 +131,52 @@ class Planes:
         tile_elements: int,
     ) -> tuple[Index, tuple[Statement, ...]]:
         """The tile and its statements: bands of one plane, or some small planes."""
-        place, down = self.across.place, self.down
+        (place, down), lanes = (self.across.place, self.down), target.lanes(32)
         rest = [i for i in loops if i is not place and (down is None or i is not down.place)]
-        parts = ceildiv(place.extent, self.columns)
+        vectors, parts = ceildiv(place.extent, lanes), ceildiv(place.extent, self.columns)
         bands = 1 if down is None else ceildiv(down.place.extent, self.rows)
         count = product(i.extent for i in rest) * bands * parts
-        work = self.rows * self.columns * self.across.taps * (1 if down is None else down.taps)
-        several = max(1, tile_elements // work)
-        tile, band = Index("tile", ceildiv(count, several)), Index("band", count)
-        left = (band % parts) * self.columns
-        right = minimum(left + self.columns, place.extent)
-        top = ((band // parts) % bands) * self.rows
-        bottom: Dim = 1 if down is None else minimum(top + self.rows, down.place.extent)
+        several = maximum(tile_elements // maximum(self._work(), 1), 1)
+        tile = Index("tile", ceildiv(count, several))
+        band = tile if several == 1 else Index("band", count)
+        known = _Known(names)
+        part = known(band % parts, parts)
+        left = known(vectors * part // parts * lanes, place.extent, self.first_column)
+        right = minimum(vectors * (part + 1) // parts * lanes, place.extent)
+        width = known(right - left, self.columns + 1)
+        top: Dim = 0
+        height: Dim = 1
+        if down is not None:
+            here = band // parts % bands * self.rows
+            top = known(here, down.place.extent, self.first_row)
+            height = known(minimum(self.rows, down.place.extent - top), self.rows + 1)
+        plane = known(band // (parts * bands), count)
         statements = (
-            *self._staging(evaluate, names, target, bottom - top, right - left),
-            *self._computing(body, names, target, (top, bottom), (left, right)),
+            *self._staging(evaluate, known, target, height, width),
+            *self._computing(body, names, target, (top, height), (left, width)),
         )
-        where = split_rows(band // (parts * bands), rest)
-        for first, found in ((self.first_row, top), (self.first_column, left)):
-            if isinstance(first, Index):
-                where[first] = found
-        statements = substitute_indices(statements, where)
+        statements = (*known.binds, *substitute_indices(statements, split_rows(plane, rest)))
         if several == 1:
-            return Index("tile", count), substitute_indices(statements, {band: tile})
+            return tile, statements
         stop = minimum(tile * several + several, count)
         return tile, (ir.Loop(band, tile * several, stop, statements),)
 
+    def _work(self) -> Dim:
+        """Products of a band."""
+        columns = minimum(self.columns, self.across.place.extent)
+        if self.down is None:
+            return columns * self.across.taps
+        rows = minimum(self.rows, self.down.place.extent)
+        return columns * rows * (self.across.taps * self.down.taps)
+
     def _staging(
-        self, evaluate: Evaluator, names: Names, target: Target, height: Dim, width: Dim
+        self, evaluate: Evaluator, known: _Known, target: Target, height: Dim, width: Dim
     ) -> Iterator[Statement]:
         """The band's rows with their padding, places apart by their remainder by the stride."""
-        across, down = self.across, self.down
-        fixed = [i for i in (self.first_row, self.first_column) if isinstance(i, Index)]
+        across, down, names = self.across, self.down, known.names
         stride, extent = across.stride, self.node.type.shape[across.axis]
         row = Index(names("p"), 1 if down is None else self.rows * down.stride + down.span)
-        body: list[Statement] = []
+        lines: list[ir.Loop] = []
         for phase in across.phases:
             column = Index(names("c"), self.pitch)
             at = list(self.at)
@@ -170,21 +192,42 @@ class Planes:
                 width + (across.span - phase) // stride,
                 (extent - phase - 1) // stride + 1 - self.first_column,
             )
-            asking = (*evaluate.prelude[start:], store)
-            parts = inside_and_ends(column, 0, last, asking, fixed)
-            for begin, end, inner in parts:
-                # The ends of a row of any size must ask all that was asked: places one by one.
-                if len(parts) > 1 and inner is asking:
-                    body.append(ir.Loop(column, begin, end, inner))
-                else:
-                    body += _along_places(column, begin, end, inner, names, target)
+            last = known(last, self.pitch + 1)
+            lines.append(ir.Loop(column, 0, last, (*evaluate.prelude[start:], store)))
         if down is None:
-            yield from substitute_indices(body, {row: 0})
+            for line in lines:
+                staged = tuple(self._line(line, known, target))
+                yield from substitute_indices(staged, {row: 0})
             return
-        last = (height - 1) * down.stride + down.span + 1
-        for begin, end, inner in inside_and_ends(row, 0, last, tuple(body), fixed):
+        last = known((height - 1) * down.stride + down.span + 1, row.extent + 1)
+        for begin, end, inner in inside_and_ends(row, 0, last, tuple(lines), self._fixed):
             own = Index(names("p"), row.extent)
-            yield ir.Loop(own, begin, end, substitute_indices(inner, {row: own}))
+            staged = tuple(s for line in inner for s in self._line(line, known, target))
+            begin, end = (known(each, row.extent + 1) for each in (begin, end))
+            yield ir.Loop(own, begin, end, substitute_indices(staged, {row: own}))
+
+    @property
+    def _fixed(self) -> list[Index]:
+        """What is known before a band is staged."""
+        return [i for i in (self.first_row, self.first_column) if isinstance(i, Index)]
+
+    def _line(self, line: Statement, known: _Known, target: Target) -> Iterator[Statement]:
+        """One line of scratch: what lies before the data, the data, what lies behind it.
+
+        Lines are written one after the other, from left to right: what is no data may run into what
+        is written later.
+        """
+        assert isinstance(line, ir.Loop)
+        parts = inside_and_ends(line.index, line.start, line.stop, line.body, self._fixed)
+        for begin, end, inner in parts:
+            start = known(begin, self.pitch + 1)
+            if len(parts) > 1 and inner is line.body:  # nothing is known of any of its places
+                yield ir.Loop(line.index, start, known(end, self.pitch + 1), inner)
+                continue
+            count = known(end - begin, self.pitch + 1)
+            exact = isinstance(count, int) or _loads(inner)
+            along = _along_places if exact else _running_over
+            yield from along(line.index, start, count, inner, known.names, target)
 
     def _computing(
         self,
@@ -202,16 +245,16 @@ class Planes:
         if self.down is None:
             yield from vectors(body)
             return
-        (top, bottom), place = rows, self.down.place
+        (top, height), place = rows, self.down.place
         lines = self._lines(body, target.vector_registers)
         block = Index(names("b"), place.extent // PLACES + 1)
-        blocks = (bottom - top) // PLACES
+        blocks = height // PLACES
         several = several_places(body, place, top + block * PLACES, names, lines)
         yield ir.Loop(block, 0, blocks, vectors(several))
-        if (bottom - top) % PLACES != 0:
+        if height % PLACES != 0:
             end = Index(names("w"), place.extent)
             singly = substitute_indices(body, {place: end})
-            yield ir.Loop(end, top + blocks * PLACES, bottom, vectors(singly))
+            yield ir.Loop(end, top + blocks * PLACES, top + height, vectors(singly))
 
     def _lines(self, body: Sequence[Statement], registers: int) -> Lines | None:
         """The lines that rows of places share, if taps are repeated in the code and all of their
@@ -227,22 +270,63 @@ class Planes:
         return Lines(tap, self.down.stride, self.down.dilation)
 
 
+@dataclass
+class _Known:
+    """Names for what a run knows before a band is staged, and computes once."""
+
+    names: Names
+    binds: list[Statement] = field(default_factory=list)
+    found: dict[Dim, Dim] = field(default_factory=dict)
+
+    def __call__(self, value: Dim, extent: Dim, own: Dim = 0) -> Dim:
+        """The value, by a name if it is not one already; by its `own` if it has got one."""
+        if isinstance(own, Index):
+            self.binds.append(ir.Bind(own, ir.index(value)))
+            return own
+        if isinstance(value, (int, Index)) or value in self.found:
+            return self.found.get(value, value)
+        self.found[value] = bind(self.names("e"), extent, ir.index(value), self.binds)
+        return self.found[value]
+
+
 def _along_places(
     loop: Index,
     start: Dim,
-    stop: Dim,
+    count: Dim,
     body: tuple[Statement, ...],
     names: Names,
     target: Target,
 ) -> tuple[Statement, ...]:
-    """The body for [start, stop), the last vector a whole one; few places take narrow ones."""
-    lanes, count = target.lanes(32), stop - start
-    if isinstance(count, int) and 1 < count < lanes:
+    """The body for so many places, the last vector a whole one; few places take narrow ones."""
+    lanes = target.lanes(32)
+    if not isinstance(count, int):
+        return any_places(loop, start, count, body, names, lanes)
+    if 1 < count < lanes:
         has_masks = target.vector_bits == 512
         lanes = 1 << ((count - 1).bit_length() if has_masks else count.bit_length() - 1)
     own = Index(names("v"), loop.extent)
     inner = substitute_indices(body, {loop: own})
-    return tuple(ending_whole(ir.Loop(own, start, stop, inner, lanes), lanes))
+    return tuple(ending_whole(ir.Loop(own, start, start + count, inner, lanes), lanes))
+
+
+def _running_over(
+    loop: Index,
+    start: Dim,
+    count: Dim,
+    body: tuple[Statement, ...],
+    names: Names,
+    target: Target,
+) -> tuple[Statement, ...]:
+    """The body for so many places and some more, in whole vectors."""
+    lanes = target.lanes(32)
+    vector, lane = Index(names("k"), ceildiv(count, lanes)), Index(names("v"), lanes)
+    inner = substitute_indices(body, {loop: start + vector * lanes + lane})
+    return (ir.Loop(vector, 0, ceildiv(count, lanes), (ir.Loop(lane, 0, lanes, inner, lanes),)),)
+
+
+def _loads(body: Sequence[Statement]) -> bool:
+    values = [v for s in walk_statements(body) for v in statement_values(s)]
+    return any(v.op == "load" for v in walk_values(values))
 
 
 def find_planes(
@@ -319,19 +403,20 @@ def _is_straight(node: Node, at: Indices, across: _Along, loadable: Collection[N
 def _cut(node: Node, at: Indices, across: _Along, down: _Along | None, names: Names) -> Planes:
     """Bands of as many rows and places as stay in the cache."""
     width = upper_bound(across.place.extent)
-    columns = LONG_BAND if width is None else max(1, min(width, LONG_BAND))
+    columns = ANY_BAND if width is None else max(1, min(width, LONG_BAND))
     pitch = columns + across.span // across.stride
     row_bytes = pitch * across.stride * node.type.dtype.size_bytes
     rows, height = 1, 1
     if down is not None:
         most = upper_bound(down.place.extent)
         room = max(BAND_BYTES // row_bytes - down.span, down.stride) // down.stride
-        rows = max(1, min(USUAL_ROWS if most is None else most, room))
+        rows = max(1, room if most is None else min(most, room))
         rows = rows if rows < PLACES else rows // PLACES * PLACES
         height = (rows - 1) * down.stride + down.span + 1
     first_row: Dim = 0
     if down is not None and rows != down.place.extent:
         first_row = Index(names("f"), down.place.extent)
     first_column = 0 if columns == width else Index(names("f"), across.place.extent)
-    scratch = Buffer("s0", node.type.dtype, height * across.stride * pitch, "s")
+    size = height * across.stride * pitch + SLACK
+    scratch = Buffer("s0", node.type.dtype, size, "s")
     return Planes(node, at, across, down, rows, columns, pitch, first_row, first_column, scratch)

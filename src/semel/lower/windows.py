@@ -50,11 +50,22 @@ _TRUE = ir.const(BOOL, True)
 
 @dataclass
 class _Inside:
-    """Where the tests of a body surely hold: [low, high) of each loop, and the tests."""
+    """Where the tests of a body surely hold: [low, high) of each loop, and the tests.
+
+    `before` and `behind` are those that low and high follow from; `loose` are tests that may hold
+    outside, too, for some taps.
+    """
 
     low: dict[Index, Dim] = field(default_factory=dict)
     high: dict[Index, Dim] = field(default_factory=dict)
     tests: set[Value] = field(default_factory=set)
+    before: dict[Index, set[Value]] = field(default_factory=dict)
+    behind: dict[Index, set[Value]] = field(default_factory=dict)
+    loose: set[Value] = field(default_factory=set)
+
+    def failing(self, tests: set[Value]) -> set[Value]:
+        """Of the tests that an end of the loop follows from, those that fail in all of it."""
+        return tests - self.loose if len(tests) == 1 else set()
 
 
 def can_block(loops: Sequence[Index], body: Sequence[Statement]) -> bool:
@@ -135,22 +146,28 @@ def inside_and_ends(
     bare = assume(body, inside.tests.__contains__)
     first = minimum(maximum(inside.low.get(loop, 0), start), stop)
     last = maximum(minimum(inside.high.get(loop, loop.extent), stop), first)
-    before = _decided(loop, start, first, body, inside.tests)
-    behind = _decided(loop, last, stop, body, inside.tests)
+    low, high = (inside.failing(ends.get(loop, set())) for ends in (inside.before, inside.behind))
+    before = _decided(loop, start, first, body, inside.tests, low)
+    behind = _decided(loop, last, stop, body, inside.tests, high)
     parts = [(start, first, before), (first, last, bare), (last, stop, behind)]
     return [part for part in parts if part[0] != part[1]]
 
 
 def _decided(
-    loop: Index, start: Dim, stop: Dim, body: tuple[Statement, ...], tests: set[Value]
+    loop: Index,
+    start: Dim,
+    stop: Dim,
+    body: tuple[Statement, ...],
+    tests: set[Value],
+    failing: set[Value],
 ) -> tuple[Statement, ...]:
     """The body without the tests that hold, or fail, for all of [start, stop)."""
     if start == stop:
         return body
     here = start + Index(f"{loop.name}.at", stop - start)
     holds: set[Value] = set()
-    fails: set[Value] = set()
-    for test in tests:
+    fails = set(failing)
+    for test in tests - failing:
         least = _least(test)
         assert least is not None
         ends = bounds(substitute(least, {loop: here}))
@@ -159,6 +176,31 @@ def _decided(
         elif ends[1] is not None and ends[1] < 0:
             fails.add(test)
     return assume(body, holds.__contains__, fails.__contains__) if holds or fails else body
+
+
+def any_places(
+    loop: Index,
+    start: Dim,
+    count: Dim,
+    body: tuple[Statement, ...],
+    names: Names,
+    lanes: int,
+) -> tuple[Statement, ...]:
+    """The body for `count` places from `start` on, as many as the run says.
+
+    Whole vectors, the last of which ends with the last place and computes some once more; where
+    there are not enough places for one, few lanes of one.
+    """
+    binds: list[Statement] = []
+    is_short = ir.index(count) < ir.index(lanes)
+    few = bind(names("n"), lanes, ir.select(is_short, ir.index(count), ir.index(0)), binds)
+    vector, lane = Index(names("k"), ceildiv(count, lanes)), Index(names("v"), lanes)
+    begin: list[Statement] = []
+    at = bind(names("o"), count, ir.index(minimum(vector * lanes, count - lanes)), begin)
+    whole = ir.Loop(lane, 0, lanes, substitute_indices(body, {loop: start + at + lane}), lanes)
+    own = Index(names("v"), lanes)
+    masked = ir.Loop(own, 0, few, substitute_indices(body, {loop: start + own}), lanes)
+    return (*binds, ir.Loop(vector, 0, ceildiv(count - few, lanes), (*begin, whole)), masked)
 
 
 def ending_whole(loop: Statement, lanes: int) -> list[Statement]:
@@ -207,7 +249,7 @@ def _row(
     skipped: Dim = blocks * PLACES
     if first != start:
         skips = ir.select(ir.index(end) < ir.index(first - start), ir.index(0), ir.index(skipped))
-        skipped = _bind(names("s"), place.extent + 1, skips, moved)
+        skipped = bind(names("s"), place.extent + 1, skips, moved)
     singly = vector(substitute_indices(body, {place: start + end + skipped}))
     return (
         *binds,
@@ -235,12 +277,12 @@ def _ends(
     if runs is None:  # a row at the edge is asked at every tap
         holds, outside = _holds(rest, inside), ir.index(stop)
         ends = [ir.select(holds, end, outside) for end in ends]
-    first, last = (_bind(names("e"), place.extent + 1, end, binds) for end in ends)
+    first, last = (bind(names("e"), place.extent + 1, end, binds) for end in ends)
     return first, last
 
 
-def _bind(name: str, extent: Dim, value: Value, into: list[Statement]) -> Index:
-    """An index of that value, below its extent."""
+def bind(name: str, extent: Dim, value: Value, into: list[Statement]) -> Index:
+    """An index of that value, which is below its extent."""
     index = Index(name, extent)
     into.append(ir.Bind(index, value))
     return index
@@ -314,10 +356,10 @@ def _bound(runs: dict[Index, _Run], names: Names, into: list[Statement]) -> dict
     """The same with ends that are computed once for a row."""
     result: dict[Index, _Run] = {}
     for tap, run in runs.items():
-        start = _bind(names("f"), tap.extent + 1, ir.index(run.start), into)
+        start = bind(names("f"), tap.extent + 1, ir.index(run.start), into)
         stop = run.stop
         if stop is not None:
-            stop = _bind(names("l"), tap.extent + 1, ir.index(maximum(stop, start)), into)
+            stop = bind(names("l"), tap.extent + 1, ir.index(maximum(stop, start)), into)
         result[tap] = replace(run, start=start, stop=stop)
     return result
 
@@ -367,16 +409,21 @@ def _inside(
         step = linear_coefficient(least, loop)
         if not isinstance(step, int) or step == 0:
             continue
-        at_zero = _over_taps(substitute(least, {loop: 0}), fixed)
+        for_all = substitute(least, {loop: 0})
+        at_zero = _over_taps(for_all, fixed)
         if at_zero is None:
             continue
         result.tests.add(value)
+        if at_zero != for_all:
+            result.loose.add(value)
         if step > 0:  # step * loop + at_zero >= 0
             bound = ceildiv(-1 * at_zero, step)
             result.low[loop] = maximum(result.low.get(loop, 0), bound)
+            result.before.setdefault(loop, set()).add(value)
         else:
             bound = floordiv(at_zero, -step) + 1
             result.high[loop] = minimum(result.high.get(loop, loop.extent), bound)
+            result.behind.setdefault(loop, set()).add(value)
     return result
 
 
