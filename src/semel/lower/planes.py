@@ -16,7 +16,7 @@ Only where elements are read from changes: no bit of the sums does.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from semel.ir.expr import (
@@ -54,7 +54,11 @@ BAND_BYTES = 16384
 LONG_BAND = 512
 #: Places of a row of which no more is known that one band takes at most.
 ANY_BAND = 64
-#: Room behind the last line for what runs over it.
+#: Rows of a band at most.
+MOST_ROWS = 64
+#: Places of padding that are written at once.
+FEW = 4
+#: Room behind each line for what runs over it.
 SLACK = 16
 #: A stride up to which elements apart are picked from whole vectors.
 MAX_STRIDE = 4
@@ -98,7 +102,8 @@ class Planes:
     at: Indices
     across: _Along
     down: _Along | None
-    rows: int
+    rows: Dim
+    most_rows: int
     columns: int
     pitch: int
     first_row: Dim
@@ -135,11 +140,14 @@ class Planes:
         rest = [i for i in loops if i is not place and (down is None or i is not down.place)]
         vectors, parts = ceildiv(place.extent, lanes), ceildiv(place.extent, self.columns)
         bands = 1 if down is None else ceildiv(down.place.extent, self.rows)
-        count = product(i.extent for i in rest) * bands * parts
+        planes = product(i.extent for i in rest)
+        count = planes * bands * parts
         several = maximum(tile_elements // maximum(self._work(), 1), 1)
         tile = Index("tile", ceildiv(count, several))
         band = tile if several == 1 else Index("band", count)
         known = _Known(names)
+        rows = known(self.rows, self.most_rows + 1)
+        bands, parts = (known(each, each + 1) for each in (bands, parts))
         part = known(band % parts, parts)
         left = known(vectors * part // parts * lanes, place.extent, self.first_column)
         right = minimum(vectors * (part + 1) // parts * lanes, place.extent)
@@ -147,10 +155,10 @@ class Planes:
         top: Dim = 0
         height: Dim = 1
         if down is not None:
-            here = band // parts % bands * self.rows
+            here = band // parts % bands * rows
             top = known(here, down.place.extent, self.first_row)
-            height = known(minimum(self.rows, down.place.extent - top), self.rows + 1)
-        plane = known(band // (parts * bands), count)
+            height = known(minimum(rows, down.place.extent - top), self.most_rows + 1)
+        plane = known(band // (parts * bands), planes)
         statements = (
             *self._staging(evaluate, known, target, height, width),
             *self._computing(body, names, target, (top, height), (left, width)),
@@ -175,7 +183,8 @@ class Planes:
         """The band's rows with their padding, places apart by their remainder by the stride."""
         across, down, names = self.across, self.down, known.names
         stride, extent = across.stride, self.node.type.shape[across.axis]
-        row = Index(names("p"), 1 if down is None else self.rows * down.stride + down.span)
+        most = 1 if down is None else (self.most_rows - 1) * down.stride + down.span + 1
+        row = Index(names("p"), most)
         lines: list[ir.Loop] = []
         for phase in across.phases:
             column = Index(names("c"), self.pitch)
@@ -194,40 +203,32 @@ class Planes:
             )
             last = known(last, self.pitch + 1)
             lines.append(ir.Loop(column, 0, last, (*evaluate.prelude[start:], store)))
-        if down is None:
-            for line in lines:
-                staged = tuple(self._line(line, known, target))
-                yield from substitute_indices(staged, {row: 0})
-            return
-        last = known((height - 1) * down.stride + down.span + 1, row.extent + 1)
+        last = 1 if down is None else (height - 1) * down.stride + down.span + 1
+        last = known(last, row.extent + 1)
         for begin, end, inner in inside_and_ends(row, 0, last, tuple(lines), self._fixed):
-            own = Index(names("p"), row.extent)
-            staged = tuple(s for line in inner for s in self._line(line, known, target))
-            begin, end = (known(each, row.extent + 1) for each in (begin, end))
-            yield ir.Loop(own, begin, end, substitute_indices(staged, {row: own}))
+            here = known(begin, row.extent + 1), known(end, row.extent + 1)
+            staged = [list(self._pieces(line, known, target)) for line in inner]
+            rows = _Rows(row, Index(names("p"), row.extent), here)
+            if all(isinstance(piece.count, int) for line in staged for piece in line):
+                yield rows([s for line in staged for p in line for s in p.along(names, target)])
+                continue
+            for line in staged:
+                yield from _line_in_rows(line, rows, names, target.lanes(32))
 
     @property
     def _fixed(self) -> list[Index]:
         """What is known before a band is staged."""
         return [i for i in (self.first_row, self.first_column) if isinstance(i, Index)]
 
-    def _line(self, line: Statement, known: _Known, target: Target) -> Iterator[Statement]:
-        """One line of scratch: what lies before the data, the data, what lies behind it.
-
-        Lines are written one after the other, from left to right: what is no data may run into what
-        is written later.
-        """
+    def _pieces(self, line: Statement, known: _Known, target: Target) -> Iterator[_Piece]:
+        """What lies before the data of a line, the data, what lies behind it."""
         assert isinstance(line, ir.Loop)
         parts = inside_and_ends(line.index, line.start, line.stop, line.body, self._fixed)
         for begin, end, inner in parts:
-            start = known(begin, self.pitch + 1)
-            if len(parts) > 1 and inner is line.body:  # nothing is known of any of its places
-                yield ir.Loop(line.index, start, known(end, self.pitch + 1), inner)
-                continue
-            count = known(end - begin, self.pitch + 1)
-            exact = isinstance(count, int) or _loads(inner)
-            along = _along_places if exact else _running_over
-            yield from along(line.index, start, count, inner, known.names, target)
+            start, count = (known(each, self.pitch + 1) for each in (begin, end - begin))
+            asks = len(parts) > 1 and inner is line.body
+            lanes = FEW if len(parts) > 1 and not _loads(inner) else target.lanes(32)
+            yield _Piece(line.index, start, count, inner, lanes, asks)
 
     def _computing(
         self,
@@ -239,22 +240,27 @@ class Planes:
     ) -> Iterator[Statement]:
         """Blocks of rows, then those that are left, each along its places."""
 
-        def vectors(statements: tuple[Statement, ...]) -> tuple[Statement, ...]:
-            return _along_places(self.across.place, *columns, statements, names, target)
+        place, (left, width) = self.across.place, columns
+
+        def vectors(*statements: Statement) -> tuple[Statement, ...]:
+            return _along_places(place, left, width, statements, names, target)
 
         if self.down is None:
-            yield from vectors(body)
+            yield from vectors(*body)
             return
-        (top, height), place = rows, self.down.place
+        (top, height), down = rows, self.down.place
         lines = self._lines(body, target.vector_registers)
-        block = Index(names("b"), place.extent // PLACES + 1)
+        block, single = Index(names("b"), down.extent // PLACES + 1), Index(names("w"), down.extent)
+        several = several_places(body, down, top + block * PLACES, names, lines)
         blocks = height // PLACES
-        several = several_places(body, place, top + block * PLACES, names, lines)
-        yield ir.Loop(block, 0, blocks, vectors(several))
+        loops = [ir.Loop(block, 0, blocks, several)]
         if height % PLACES != 0:
-            end = Index(names("w"), place.extent)
-            singly = substitute_indices(body, {place: end})
-            yield ir.Loop(end, top + blocks * PLACES, top + height, vectors(singly))
+            singly = substitute_indices(body, {down: single})
+            loops.append(ir.Loop(single, top + blocks * PLACES, top + height, singly))
+        if isinstance(width, int):
+            yield from (replace(loop, body=vectors(*loop.body)) for loop in loops)
+        else:
+            yield from vectors(*loops)
 
     def _lines(self, body: Sequence[Statement], registers: int) -> Lines | None:
         """The lines that rows of places share, if taps are repeated in the code and all of their
@@ -309,19 +315,94 @@ def _along_places(
     return tuple(ending_whole(ir.Loop(own, start, start + count, inner, lanes), lanes))
 
 
-def _running_over(
-    loop: Index,
-    start: Dim,
-    count: Dim,
-    body: tuple[Statement, ...],
-    names: Names,
-    target: Target,
-) -> tuple[Statement, ...]:
-    """The body for so many places and some more, in whole vectors."""
-    lanes = target.lanes(32)
-    vector, lane = Index(names("k"), ceildiv(count, lanes)), Index(names("v"), lanes)
-    inner = substitute_indices(body, {loop: start + vector * lanes + lane})
-    return (ir.Loop(vector, 0, ceildiv(count, lanes), (ir.Loop(lane, 0, lanes, inner, lanes),)),)
+@dataclass(frozen=True)
+class _Piece:
+    """Places [start, start + count) of a line of scratch, and what each of them is given.
+
+    `asks`: at every place, since nothing is known of all of them. Where nothing is read, so many
+    `lanes` are written at once, the last of them over the end: there is room.
+    """
+
+    place: Index
+    start: Dim
+    count: Dim
+    body: tuple[Statement, ...]
+    lanes: int
+    asks: bool
+
+    def along(self, names: Names, target: Target) -> tuple[Statement, ...]:
+        """A number of places that is known."""
+        return _along_places(self.place, self.start, self.count, self.body, names, target)
+
+    @property
+    def loads(self) -> bool:
+        return _loads(self.body)
+
+    def in_rows(self, rows: _Rows, names: Names, begin: int = 0) -> Statement:
+        """All of its places, in all of the rows, one vector of them after the other."""
+        if self.asks:
+            return rows([ir.Loop(self.place, self.start, self.start + self.count, self.body)])
+        vectors = ceildiv(self.count, self.lanes)
+        vector = Index(names("k"), vectors)
+        inner = rows([self.vector(vector * self.lanes, names)])
+        return ir.Loop(vector, begin, vectors, (inner,))
+
+    def _at(self, place: Dim) -> tuple[Statement, ...]:
+        """A place so far behind the first."""
+        return substitute_indices(self.body, {self.place: self.start + place})
+
+    def vector(self, first: Dim, names: Names) -> Statement:
+        """All lanes from a place on."""
+        lane = Index(names("v"), self.lanes)
+        return ir.Loop(lane, 0, self.lanes, self._at(first + lane), self.lanes)
+
+    def masked(self, few: Index, rows: _Rows, names: Names) -> Statement:
+        """Less than the lanes of a vector."""
+        lane = Index(names("v"), self.lanes)
+        return ir.Loop(lane, 0, few, (rows(self._at(lane)),), self.lanes)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows [begin, end) of scratch."""
+
+    row: Index
+    own: Index
+    ends: tuple[Dim, Dim]
+
+    def __call__(self, body: Sequence[Statement]) -> ir.Loop:
+        return ir.Loop(self.own, *self.ends, substitute_indices(tuple(body), {self.row: self.own}))
+
+
+def _line_in_rows(
+    pieces: Sequence[_Piece], rows: _Rows, names: Names, lanes: int
+) -> Iterator[Statement]:
+    """The pieces of one line, in all rows."""
+    data = [piece for piece in pieces if piece.loads]
+    if len(data) != 1 or data[0].asks:
+        yield from (piece.in_rows(rows, names) for piece in pieces)
+        return
+    (main,) = data
+    fills = [piece for piece in pieces if piece is not main]
+    number, enough = ir.index(main.count), ir.index(lanes)
+    begin: list[Statement] = []
+    few = bind(names("n"), lanes, number, begin)
+    ends = rows(
+        [
+            *(fill.vector(0, names) for fill in fills),
+            *(main.vector(first, names) for first in (0, main.count - lanes)),
+        ]
+    )
+    k = Index(names("k"), ceildiv(main.count, lanes))
+    middle = rows([main.vector(k * lanes, names)])
+    between = ir.Loop(k, 1, ceildiv(main.count, lanes) - 1, (middle,))
+    yield ir.If(number >= enough, (ends, between))
+    short = [fill.in_rows(rows, names) for fill in fills]
+    yield ir.If(number < enough, (*short, *begin, main.masked(few, rows, names)))
+    for fill in fills:
+        most = upper_bound(fill.count)
+        if most is None or most > fill.lanes:
+            yield fill.in_rows(rows, names, 1)
 
 
 def _loads(body: Sequence[Statement]) -> bool:
@@ -404,19 +485,27 @@ def _cut(node: Node, at: Indices, across: _Along, down: _Along | None, names: Na
     """Bands of as many rows and places as stay in the cache."""
     width = upper_bound(across.place.extent)
     columns = ANY_BAND if width is None else max(1, min(width, LONG_BAND))
-    pitch = columns + across.span // across.stride
-    row_bytes = pitch * across.stride * node.type.dtype.size_bytes
-    rows, height = 1, 1
+    pitch = columns + across.span // across.stride + SLACK
+    used = minimum(columns, across.place.extent) + across.span // across.stride
+    rows: Dim = 1
+    most, height = 1, 1
     if down is not None:
-        most = upper_bound(down.place.extent)
-        room = max(BAND_BYTES // row_bytes - down.span, down.stride) // down.stride
-        rows = max(1, room if most is None else min(most, room))
-        rows = rows if rows < PLACES else rows // PLACES * PLACES
-        height = (rows - 1) * down.stride + down.span + 1
+        line_bytes = used * (across.stride * node.type.dtype.size_bytes)
+        room = maximum(BAND_BYTES // maximum(line_bytes, 1) - down.span, down.stride) // down.stride
+        highest = upper_bound(down.place.extent)
+        most = MOST_ROWS if highest is None else max(highest, 1)
+        rows = minimum(room, most)
+        if not isinstance(rows, int):
+            rows = maximum(rows // PLACES, 1) * PLACES
+        elif rows >= PLACES:
+            rows = rows // PLACES * PLACES
+        most = upper_bound(rows) or most
+        height = (most - 1) * down.stride + down.span + 1
     first_row: Dim = 0
     if down is not None and rows != down.place.extent:
         first_row = Index(names("f"), down.place.extent)
     first_column = 0 if columns == width else Index(names("f"), across.place.extent)
-    size = height * across.stride * pitch + SLACK
-    scratch = Buffer("s0", node.type.dtype, size, "s")
-    return Planes(node, at, across, down, rows, columns, pitch, first_row, first_column, scratch)
+    scratch = Buffer("s0", node.type.dtype, height * across.stride * pitch, "s")
+    return Planes(
+        node, at, across, down, rows, most, columns, pitch, first_row, first_column, scratch
+    )

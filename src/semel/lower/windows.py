@@ -192,15 +192,16 @@ def any_places(
     there are not enough places for one, few lanes of one.
     """
     binds: list[Statement] = []
-    is_short = ir.index(count) < ir.index(lanes)
-    few = bind(names("n"), lanes, ir.select(is_short, ir.index(count), ir.index(0)), binds)
-    vector, lane = Index(names("k"), ceildiv(count, lanes)), Index(names("v"), lanes)
+    number, enough = ir.index(count), ir.index(lanes)
+    vectors, lane = ceildiv(count, lanes), Index(names("v"), lanes)
+    vector = Index(names("k"), vectors)
     begin: list[Statement] = []
     at = bind(names("o"), count, ir.index(minimum(vector * lanes, count - lanes)), begin)
-    whole = ir.Loop(lane, 0, lanes, substitute_indices(body, {loop: start + at + lane}), lanes)
-    own = Index(names("v"), lanes)
+    inner = substitute_indices(body, {loop: start + at + lane})
+    whole = ir.Loop(vector, 0, vectors, (*begin, ir.Loop(lane, 0, lanes, inner, lanes)))
+    few, own = bind(names("n"), lanes, number, binds), Index(names("v"), lanes)
     masked = ir.Loop(own, 0, few, substitute_indices(body, {loop: start + own}), lanes)
-    return (*binds, ir.Loop(vector, 0, ceildiv(count - few, lanes), (*begin, whole)), masked)
+    return ir.If(number >= enough, (whole,)), ir.If(number < enough, (*binds, masked))
 
 
 def ending_whole(loop: Statement, lanes: int) -> list[Statement]:

@@ -129,7 +129,7 @@ class VectorLoops:
         if not isinstance(count, int):
             most = upper_bound(count)
             if most is not None and widest_total(loop) is None:
-                whole = [step for step in whole if step.lanes <= most]
+                whole = [step for step in whole if step.lanes < most]
             return self._open_spans(whole, masked, start, stop)
         found: list[_Span] = []
         done = 0
