@@ -40,7 +40,6 @@ from semel.lower.lowered import Names, split_rows
 from semel.lower.windows import (
     PLACES,
     Lines,
-    any_places,
     bind,
     ending_whole,
     inside_and_ends,
@@ -305,14 +304,12 @@ def _along_places(
 ) -> tuple[Statement, ...]:
     """The body for so many places, the last vector a whole one; few places take narrow ones."""
     lanes = target.lanes(32)
-    if not isinstance(count, int):
-        return any_places(loop, start, count, body, names, lanes)
-    if 1 < count < lanes:
+    if isinstance(count, int) and 1 < count < lanes:
         has_masks = target.vector_bits == 512
         lanes = 1 << ((count - 1).bit_length() if has_masks else count.bit_length() - 1)
     own = Index(names("v"), loop.extent)
     inner = substitute_indices(body, {loop: own})
-    return tuple(ending_whole(ir.Loop(own, start, start + count, inner, lanes), lanes))
+    return tuple(ending_whole(ir.Loop(own, start, start + count, inner, lanes), names, lanes))
 
 
 @dataclass(frozen=True)
@@ -484,7 +481,7 @@ def _is_straight(node: Node, at: Indices, across: _Along, loadable: Collection[N
 def _cut(node: Node, at: Indices, across: _Along, down: _Along | None, names: Names) -> Planes:
     """Bands of as many rows and places as stay in the cache."""
     width = upper_bound(across.place.extent)
-    columns = ANY_BAND if width is None else max(1, min(width, LONG_BAND))
+    columns = ANY_BAND if width is None or width > LONG_BAND else max(1, width)
     pitch = columns + across.span // across.stride + SLACK
     used = minimum(columns, across.place.extent) + across.span // across.stride
     rows: Dim = 1

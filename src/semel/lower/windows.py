@@ -204,14 +204,16 @@ def any_places(
     return ir.If(number >= enough, (whole,)), ir.If(number < enough, (*binds, masked))
 
 
-def ending_whole(loop: Statement, lanes: int) -> list[Statement]:
+def ending_whole(loop: Statement, names: Names, lanes: int) -> Sequence[Statement]:
     """The loop with a whole vector at its end: some places are computed and stored once more.
 
     So no lane is idle, and elements apart are picked from whole vectors there, too.
     """
     assert isinstance(loop, ir.Loop)
     start, stop, count = loop.start, loop.stop, loop.stop - loop.start
-    if not isinstance(count, int) or count <= lanes or count % lanes == 0:
+    if not isinstance(count, int):
+        return any_places(loop.index, start, count, loop.body, names, lanes)
+    if count <= lanes or count % lanes == 0:
         return [loop]
     middle = start + count // lanes * lanes
     return [replace(loop, stop=middle), replace(loop, start=stop - lanes)]
@@ -234,7 +236,7 @@ def _row(
     def vector(statements: tuple[Statement, ...]) -> tuple[Statement, ...]:
         found: list[Statement] = []
         for loop in split_at_tests(channel, 0, channel.extent, statements, names, lanes):
-            found += ending_whole(loop, lanes)
+            found += ending_whole(loop, names, lanes)
         return tuple(found)
 
     binds: list[Statement] = []
