@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
+from typing import Any
 
 from semel.ir.expr import (
     Dim,
@@ -40,6 +41,7 @@ from semel.lower.lowered import Names, split_rows
 from semel.lower.windows import (
     PLACES,
     Lines,
+    any_places,
     bind,
     ending_whole,
     inside_and_ends,
@@ -53,8 +55,8 @@ BAND_BYTES = 16384
 LONG_BAND = 512
 #: Places of a row of which no more is known that one band takes at most.
 ANY_BAND = 64
-#: Rows of a band at most.
-MOST_ROWS = 64
+#: Bytes of scratch that rows of unknown length are spread over; a band fills part of each line.
+SCRATCH_BYTES = 4 * BAND_BYTES
 #: Places of padding that are written at once.
 FEW = 4
 #: Room behind each line for what runs over it.
@@ -335,14 +337,21 @@ class _Piece:
     def loads(self) -> bool:
         return _loads(self.body)
 
-    def in_rows(self, rows: _Rows, names: Names, begin: int = 0) -> Statement:
+    def in_rows(self, rows: _Rows, names: Names) -> tuple[Statement, ...]:
         """All of its places, in all of the rows, one vector of them after the other."""
         if self.asks:
-            return rows([ir.Loop(self.place, self.start, self.start + self.count, self.body)])
+            return (rows([ir.Loop(self.place, self.start, self.start + self.count, self.body)]),)
+        if self.loads:
+            body = (rows(self.body),)
+            return any_places(self.place, self.start, self.count, body, names, self.lanes)
+        return (self.running_over(rows, names),)
+
+    def running_over(self, rows: _Rows, names: Names, first: int = 0) -> Statement:
+        """From its vector number `first` on, all of whole vectors."""
         vectors = ceildiv(self.count, self.lanes)
         vector = Index(names("k"), vectors)
         inner = rows([self.vector(vector * self.lanes, names)])
-        return ir.Loop(vector, begin, vectors, (inner,))
+        return ir.Loop(vector, first, vectors, (inner,))
 
     def _at(self, place: Dim) -> tuple[Statement, ...]:
         """A place so far behind the first."""
@@ -377,10 +386,15 @@ def _line_in_rows(
     """The pieces of one line, in all rows."""
     data = [piece for piece in pieces if piece.loads]
     if len(data) != 1 or data[0].asks:
-        yield from (piece.in_rows(rows, names) for piece in pieces)
+        for piece in pieces:
+            yield from piece.in_rows(rows, names)
         return
     (main,) = data
     fills = [piece for piece in pieces if piece is not main]
+    for fill in fills:
+        most = upper_bound(fill.count)
+        if most is None or most > fill.lanes:
+            yield fill.running_over(rows, names, 1)
     number, enough = ir.index(main.count), ir.index(lanes)
     begin: list[Statement] = []
     few = bind(names("n"), lanes, number, begin)
@@ -394,12 +408,8 @@ def _line_in_rows(
     middle = rows([main.vector(k * lanes, names)])
     between = ir.Loop(k, 1, ceildiv(main.count, lanes) - 1, (middle,))
     yield ir.If(number >= enough, (ends, between))
-    short = [fill.in_rows(rows, names) for fill in fills]
+    short = [rows([fill.vector(0, names)]) for fill in fills]
     yield ir.If(number < enough, (*short, *begin, main.masked(few, rows, names)))
-    for fill in fills:
-        most = upper_bound(fill.count)
-        if most is None or most > fill.lanes:
-            yield fill.in_rows(rows, names, 1)
 
 
 def _loads(body: Sequence[Statement]) -> bool:
@@ -478,25 +488,30 @@ def _is_straight(node: Node, at: Indices, across: _Along, loadable: Collection[N
     return True
 
 
+def _rows_in(room: int, line_bytes: Dim, down: _Along) -> Any:
+    """How many rows of places have room for the lines that they read, one at least."""
+    fitting = maximum(room // line_bytes - down.span, down.stride) // down.stride
+    highest = upper_bound(down.place.extent)
+    return fitting if highest is None else minimum(fitting, max(highest, 1))
+
+
 def _cut(node: Node, at: Indices, across: _Along, down: _Along | None, names: Names) -> Planes:
     """Bands of as many rows and places as stay in the cache."""
     width = upper_bound(across.place.extent)
     columns = ANY_BAND if width is None or width > LONG_BAND else max(1, width)
     pitch = columns + across.span // across.stride + SLACK
-    used = minimum(columns, across.place.extent) + across.span // across.stride
+    line_bytes = across.stride * node.type.dtype.size_bytes
     rows: Dim = 1
     most, height = 1, 1
     if down is not None:
-        line_bytes = used * (across.stride * node.type.dtype.size_bytes)
-        room = maximum(BAND_BYTES // maximum(line_bytes, 1) - down.span, down.stride) // down.stride
-        highest = upper_bound(down.place.extent)
-        most = MOST_ROWS if highest is None else max(highest, 1)
-        rows = minimum(room, most)
+        used = minimum(columns, across.place.extent) + across.span // across.stride
+        rows = _rows_in(BAND_BYTES, maximum(used, 1) * line_bytes, down)
+        most = _rows_in(SCRATCH_BYTES, pitch * line_bytes, down)
         if not isinstance(rows, int):
-            rows = maximum(rows // PLACES, 1) * PLACES
-        elif rows >= PLACES:
-            rows = rows // PLACES * PLACES
-        most = upper_bound(rows) or most
+            rows = maximum(minimum(rows, most) // PLACES, 1) * PLACES
+            most = max(most // PLACES, 1) * PLACES
+        else:
+            rows = most = rows if rows < PLACES else rows // PLACES * PLACES
         height = (most - 1) * down.stride + down.span + 1
     first_row: Dim = 0
     if down is not None and rows != down.place.extent:
