@@ -10,6 +10,11 @@ from several vectors. In scratch each row lies with its padding, its places apar
 remainder by the stride: a tap is one straight vector, at any of them. What comes before the
 windows (an activation) is computed once an element instead of once a tap.
 
+Of images of any size, a run names what it knows of a band once (`_Known`). Rows end with a whole
+vector here, too, if they are as long as one (`any_places`), and a band has as many rows as its
+places leave room for; in scratch they lie as far apart as the longest would, so that any tap of any
+row is a constant away.
+
 Only where elements are read from changes: no bit of the sums does.
 """
 
@@ -143,7 +148,8 @@ class Planes:
         bands = 1 if down is None else ceildiv(down.place.extent, self.rows)
         planes = product(i.extent for i in rest)
         count = planes * bands * parts
-        several = maximum(tile_elements // maximum(self._work(), 1), 1)
+        work = self._work()
+        several = max(tile_elements // max(work, 1), 1) if isinstance(work, int) else 1
         tile = Index("tile", ceildiv(count, several))
         band = tile if several == 1 else Index("band", count)
         known = _Known(names)
@@ -239,8 +245,8 @@ class Planes:
         rows: tuple[Dim, Dim],
         columns: tuple[Dim, Dim],
     ) -> Iterator[Statement]:
-        """Blocks of rows, then those that are left, each along its places."""
-
+        """Blocks of rows, then those that are left, each along its places: a number of places that
+        the run knows goes around the rows, a known one is straight code in them."""
         place, (left, width) = self.across.place, columns
 
         def vectors(*statements: Statement) -> tuple[Statement, ...]:
@@ -292,6 +298,8 @@ class _Known:
             return own
         if isinstance(value, (int, Index)) or value in self.found:
             return self.found.get(value, value)
+        most = upper_bound(value)
+        extent = extent if most is None else minimum(extent, max(most, 0) + 1)
         self.found[value] = bind(self.names("e"), extent, ir.index(value), self.binds)
         return self.found[value]
 
@@ -383,7 +391,12 @@ class _Rows:
 def _line_in_rows(
     pieces: Sequence[_Piece], rows: _Rows, names: Names, lanes: int
 ) -> Iterator[Statement]:
-    """The pieces of one line, in all rows."""
+    """The pieces of one line, in all rows.
+
+    What is no data is written first and may run into the data, or over the line. Row by row the
+    first vector of data and the last, which most often are all, then the others, each in all rows:
+    a loop over more than a few addresses has some of them read back from the stack, and waits.
+    """
     data = [piece for piece in pieces if piece.loads]
     if len(data) != 1 or data[0].asks:
         for piece in pieces:
