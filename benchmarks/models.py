@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from tests.models import reference
 from tests.ops.windows_reference import np_conv
 
 from benchmarks.checkpoints import bench_minilm_weights
-from benchmarks.row import Array, Bar, Inputs, Row
+from benchmarks.row import Array, Bar, Inputs, Row, any_row
 from semel.models.decoder import DECODER, decoder_weights
 from semel.models.minilm import MINILM
 from semel.models.resnet import RESNET50, resnet_weights
@@ -90,17 +89,6 @@ def _gelu(x: Array) -> Array:
 
 
 # ---------------------------------------------------------------- convolution layers
-
-#: A row for any number of rows, or of images, may take so much longer than that of a fixed one.
-ANY = "_any"
-_ANY_FACTOR = 1.05
-
-
-def _any_row(row: Row) -> Row:
-    """The same for a size that is not known before, which Semel alone has rows for."""
-    bar = Bar(f"{_ANY_FACTOR}x the fixed size", (("times", row.name, _ANY_FACTOR),))
-    return replace(row, name=row.name + ANY, title=f"{row.title}, any size", bar=bar)
-
 
 #: name: channels, outputs, side, kernel, groups
 CONVS: dict[str, tuple[int, int, int, int, int]] = {
@@ -256,9 +244,9 @@ _CONV_ROWS = [_conv_row(name) for name in CONVS]
 
 MODEL_ROWS: tuple[Row, ...] = (
     *_GEMM_ROWS,
-    *(_any_row(_gemm_row(size, gelu=False)) for size in GEMMS),
+    *(any_row(_gemm_row(size, gelu=False)) for size in GEMMS),
     *_CONV_ROWS,
-    *map(_any_row, _CONV_ROWS),
+    *map(any_row, _CONV_ROWS),
     *(_lstm_row(name) for name in LSTMS),
     *map(_minilm_row, SENTENCES),
     _model("resnet50", "ResNet-50 b1", _normal(x=(1, 3, 224, 224)), _resnet, _bar()),

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from benchmarks.row import Array, Bar, Inputs, Row
+from benchmarks.row import Array, Bar, Inputs, Row, any_row
 
 _IMAGE = (1, 56, 56, 256)
 FIRST = (0, 3, 1, 2)
@@ -91,11 +91,14 @@ REFERENCES: dict[str, Callable[..., Array]] = {
 
 _CHANNELS_FIRST = (1, 256, 56, 56)
 
+_MAX_POOL = _row("max_pool", "max pool 3x3, stride 2, 64x112x112", (1, 64, 112, 112))
+
 PERMUTED_ROWS = (
     *(row for name in JOINED for row in _join_rows(name)),
     _row("turned", "copy of [100000,12], transposed", (100_000, 12)),
     _row("turned_add", "x + x.T, [1000,1000]", (1000, 1000)),
-    _row("max_pool", "max pool 3x3, stride 2, 64x112x112", (1, 64, 112, 112)),
+    _MAX_POOL,
+    any_row(_MAX_POOL),
     _row("upsample_add", "resize by 2, add, 96x80x80", (1, 96, 40, 40), (1, 96, 80, 80)),
     _row("permuted_mean", "mean over space, 56x56x256 read as NCHW", _IMAGE),
     _row("permuted_squares", "sum of squares, [64,128,256]", (64, 128, 256)),

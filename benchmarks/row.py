@@ -8,7 +8,7 @@ What the rows are is in `benchmarks.rows`; this is what they are made of.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -51,6 +51,18 @@ class Row:
     traffic: int = 0
     bound: str = ""
     statistic: str = "median"
+
+
+#: A row for any number of rows, of images, or any size of theirs, may take so much longer than that
+#: of a fixed one.
+ANY = "_any"
+ANY_FACTOR = 1.05
+
+
+def any_row(row: Row) -> Row:
+    """The same for a size that is not known before, which Semel alone has rows for."""
+    bar = Bar(f"{ANY_FACTOR}x the fixed size", (("times", row.name, ANY_FACTOR),))
+    return replace(row, name=row.name + ANY, title=f"{row.title}, any size", bar=bar)
 
 
 def make_inputs(row: Row) -> Inputs:

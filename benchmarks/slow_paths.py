@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 from tests.ops.windows_reference import np_conv
 
-from benchmarks.row import Array, Bar, Inputs, Row
+from benchmarks.row import Array, Bar, Inputs, Row, any_row
 
 _AS_BEST = Bar("as the best peer", (("best", "", 1.0),))
 #: NumPy's sort is not stable, and none of the others is vectorised.
@@ -122,6 +122,8 @@ NARROW, WIDE, IMAGE = 32, 200, 28
 #: Where the channels of a depthwise convolution with a stride of 2 are.
 STRIDED = {"depthwise_stride_first": False, "depthwise_stride_last": True}
 CHANNELS, PLACES = 96, 56
+#: Those with channels first, whose height and width may be any.
+OF_ANY_SIZE = (*ACTIVATIONS, "depthwise_stride_first")
 #: Groups of a norm as exporters write it, of [1, 64, 56, 56].
 GROUPS, NORM_SHAPE, EPSILON = 8, (1, 64, 56, 56), 1e-5
 
@@ -223,6 +225,8 @@ SLOW_ROWS: tuple[Row, ...] = (
     *_loop_rows("rolls", f"two rolls of bytes, {SIDE}x{SIDE}", rolls),
     *map(_expand_row, ACTIVATIONS),
     *map(_strided_row, STRIDED),
+    *map(any_row, map(_expand_row, ACTIVATIONS)),
+    any_row(_strided_row("depthwise_stride_first")),
     _row(
         "group_norm",
         f"group norm as exporters write it, {GROUPS} of 64x56x56",

@@ -13,7 +13,6 @@ import semel
 from benchmarks.checkpoints import bench_minilm_weights
 from benchmarks.decode import DECODES, PROMPT, TOKEN
 from benchmarks.models import (
-    ANY,
     CONVS,
     GEMMS,
     GEMV,
@@ -28,7 +27,9 @@ from benchmarks.peers.semel_quantised import TensorOps, integer_product
 from benchmarks.peers.semel_slow import STEPS_OF
 from benchmarks.permuted import EPSILON, FIRST, JOINED, LAST, SPACE
 from benchmarks.quantised import QUANTISED, QuantisedOps
+from benchmarks.row import ANY
 from benchmarks.rows import PASSES, SIDE, Inputs
+from benchmarks.slow_paths import OF_ANY_SIZE
 from semel import Tensor, Variable
 from semel.compiler.eager import forget_eager
 from semel.compiler.programs import forget_programs
@@ -61,6 +62,17 @@ def _inputs(arrays: Inputs) -> dict[str, Tensor]:
 def _row(make: Callable[..., Tensor]) -> Callable[[Inputs], Pair]:
     """The row that computes `make(**inputs)`."""
     return lambda arrays: _execute(make(**_inputs(arrays)), arrays)
+
+
+def _any_image(make: Callable[[Tensor], Tensor]) -> Callable[[Inputs], Pair]:
+    """The row that computes `make(x)` of images whose height and width are not known before."""
+
+    def build(arrays: Inputs) -> Pair:
+        images, channels = arrays["x"].shape[:2]
+        shape = (images, channels, Variable("height", 1, None), Variable("width", 1, None))
+        return _execute(make(Tensor.input("x", shape)), arrays)
+
+    return build
 
 
 def _call_add(arrays: Inputs) -> Pair:
@@ -258,6 +270,10 @@ def _upsampled(x: Tensor) -> Tensor:
     return x.reshape(n, c, h, 1, w, 1).expand(n, c, h, 2, w, 2).reshape(n, c, h * 2, w * 2)
 
 
+def _max_pool(x: Tensor) -> Tensor:
+    return x.max_pool(3, 2, 1)
+
+
 def _instance_norm(x: Tensor) -> Tensor:
     y = x.permute(FIRST)
     scale = (y.var(SPACE, keepdims=True) + EPSILON).rsqrt()
@@ -296,6 +312,7 @@ BUILD: dict[str, Callable[[Inputs], Pair]] = {
     **{name: _quantised(model) for name, (model, _) in QUANTISED.items()},
     "matmul_integer": _row(integer_product),
     **{name: _row(step) for name, step in STEPS_OF.items()},
+    **{name + ANY: _any_image(STEPS_OF[name]) for name in OF_ANY_SIZE},
     "resnet50": _row(lambda x: build_resnet(x, resnet_weights())),
     "decoder": _decoder,
     **{name: _decode(name) for name in DECODES},
@@ -321,7 +338,8 @@ BUILD: dict[str, Callable[[Inputs], Pair]] = {
     **{name + ANY: _any_joined(name) for name in JOINED},
     "turned": _row(lambda x: x.T),
     "turned_add": _row(lambda x: x + x.T),
-    "max_pool": _row(lambda x: x.max_pool(3, 2, 1)),
+    "max_pool": _row(_max_pool),
+    "max_pool" + ANY: _any_image(_max_pool),
     "upsample_add": _row(lambda x, y: _upsampled(x) + y),
     "permuted_mean": _row(lambda x: x.permute(FIRST).mean(SPACE)),
     "permuted_squares": _row(lambda x: (x.permute(0, 2, 1) ** 2).sum(-1)),

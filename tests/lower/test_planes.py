@@ -11,12 +11,12 @@ from tests.codegen.lowering import lower_graph
 from tests.ops.windows_reference import np_conv, np_pool
 
 from semel import Tensor, Variable
-from semel.ir.expr import Dim, Index
+from semel.ir.expr import Dim, Index, evaluate
 from semel.ir.target import named_target
 from semel.kernel import ir
 from semel.kernel.ir import Kernel, Loop, statement_values, walk_statements, walk_values
 from semel.lower.lowered import Names
-from semel.lower.planes import BAND_BYTES, LONG_BAND, find_planes
+from semel.lower.planes import BAND_BYTES, SCRATCH_BYTES, find_planes
 
 Net = Callable[[Tensor], Tensor]
 
@@ -93,8 +93,25 @@ def test_a_band_has_a_size_that_the_cache_holds(name: str, width: Dim) -> None:
     kernel = kernel_of(NETS[name](image(Variable("h", 8, None), width)))
     (scratch,) = kernel.scratch
     assert isinstance(scratch.size, int)
-    # Long windows have as many rows as one line of places needs, whatever that takes.
-    assert scratch.size * 4 <= max(BAND_BYTES, 8 * 3 * (LONG_BAND + 8) * 4) * 5 // 4
+    assert scratch.size * 4 <= SCRATCH_BYTES
+
+
+@pytest.mark.parametrize(("side", "stride"), [(3, 1), (3, 2), (5, 1), (5, 3), (7, 2), (7, 4)])
+@pytest.mark.parametrize("width", [1, 7, 33, 120, 5000])
+def test_rows_of_any_length_fill_a_band(side: int, stride: int, width: int) -> None:
+    variable = Variable("w", 1, None)
+    y, x = Index("y", Variable("h", 1, None)), Index("x", variable)
+    dy, dx = Index("dy", side), Index("dx", side)
+    node = (image(Variable("a", 1, None), Variable("b", 1, None)) + 1).node
+    asked = (Index("n", 2), Index("c", 6), stride * y + dy, stride * x + dx)
+    planes = find_planes(node, asked, [y, x], [dy, dx], node.inputs, Names())
+    assert planes is not None
+    rows, pitch = evaluate(planes.rows, {variable: width}), planes.pitch
+    assert rows % 4 == 0
+    lines, columns = (rows - 1) * stride + side, min(width, planes.columns)
+    # Four rows at least, whatever they take.
+    assert rows == 4 or lines * stride * (columns + side // stride) * 4 <= BAND_BYTES * 5 // 4
+    assert lines * stride * pitch <= evaluate(planes.scratch.size, {})
 
 
 @pytest.mark.parametrize("name", NETS)

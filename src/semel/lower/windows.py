@@ -63,11 +63,22 @@ _TRUE = ir.const(BOOL, True)
 
 @dataclass
 class _Inside:
-    """Where the tests of a body surely hold: [low, high) of each loop, and the tests."""
+    """Where the tests of a body surely hold: [low, high) of each loop, and the tests.
+
+    `before` and `behind` are those that low and high follow from; `loose` are tests that may hold
+    outside, too, for some taps.
+    """
 
     low: dict[Index, Dim] = field(default_factory=dict)
     high: dict[Index, Dim] = field(default_factory=dict)
     tests: set[Value] = field(default_factory=set)
+    before: dict[Index, set[Value]] = field(default_factory=dict)
+    behind: dict[Index, set[Value]] = field(default_factory=dict)
+    loose: set[Value] = field(default_factory=set)
+
+    def failing(self, tests: set[Value]) -> set[Value]:
+        """Of the tests that an end of the loop follows from, those that fail in all of it."""
+        return tests - self.loose if len(tests) == 1 else set()
 
 
 def can_block(loops: Sequence[Index], body: Sequence[Statement]) -> bool:
@@ -128,7 +139,7 @@ class _Channels:
         if not isinstance(extent, int) or extent <= lanes or self.is_tested:
             found: list[Statement] = []
             for each in split_at_tests(loop, 0, extent, statements, self.names, lanes):
-                found += ending_whole(each, lanes)
+                found += ending_whole(each, self.names, lanes)
             return tuple(found)
         count = -(-extent // lanes)
         vector, own = Index(self.names("g"), count), Index(self.names("v"), extent)
@@ -175,22 +186,28 @@ def inside_and_ends(
     bare = assume(body, inside.tests.__contains__)
     first = minimum(maximum(inside.low.get(loop, 0), start), stop)
     last = maximum(minimum(inside.high.get(loop, loop.extent), stop), first)
-    before = _decided(loop, start, first, body, inside.tests)
-    behind = _decided(loop, last, stop, body, inside.tests)
+    low, high = (inside.failing(ends.get(loop, set())) for ends in (inside.before, inside.behind))
+    before = _decided(loop, start, first, body, inside.tests, low)
+    behind = _decided(loop, last, stop, body, inside.tests, high)
     parts = [(start, first, before), (first, last, bare), (last, stop, behind)]
     return [part for part in parts if part[0] != part[1]]
 
 
 def _decided(
-    loop: Index, start: Dim, stop: Dim, body: tuple[Statement, ...], tests: set[Value]
+    loop: Index,
+    start: Dim,
+    stop: Dim,
+    body: tuple[Statement, ...],
+    tests: set[Value],
+    failing: set[Value],
 ) -> tuple[Statement, ...]:
     """The body without the tests that hold, or fail, for all of [start, stop)."""
     if start == stop:
         return body
     here = start + Index(f"{loop.name}.at", stop - start)
     holds: set[Value] = set()
-    fails: set[Value] = set()
-    for test in tests:
+    fails = set(failing)
+    for test in tests - failing:
         least = _least(test)
         assert least is not None
         ends = bounds(substitute(least, {loop: here}))
@@ -201,14 +218,42 @@ def _decided(
     return assume(body, holds.__contains__, fails.__contains__) if holds or fails else body
 
 
-def ending_whole(loop: Statement, lanes: int) -> list[Statement]:
+def any_places(
+    loop: Index,
+    start: Dim,
+    count: Dim,
+    body: tuple[Statement, ...],
+    names: Names,
+    lanes: int,
+) -> tuple[Statement, ...]:
+    """The body for `count` places from `start` on, as many as the run says.
+
+    Whole vectors, the last of which ends with the last place and computes some once more; where
+    there are not enough places for one, few lanes of one.
+    """
+    binds: list[Statement] = []
+    number, enough = ir.index(count), ir.index(lanes)
+    vectors, lane = ceildiv(count, lanes), Index(names("v"), lanes)
+    vector = Index(names("k"), vectors)
+    begin: list[Statement] = []
+    at = bind(names("o"), count, ir.index(minimum(vector * lanes, count - lanes)), begin)
+    inner = substitute_indices(body, {loop: start + at + lane})
+    whole = ir.Loop(vector, 0, vectors, (*begin, ir.Loop(lane, 0, lanes, inner, lanes)))
+    few, own = bind(names("n"), lanes, number, binds), Index(names("v"), lanes)
+    masked = ir.Loop(own, 0, few, substitute_indices(body, {loop: start + own}), lanes)
+    return ir.If(number >= enough, (whole,)), ir.If(number < enough, (*binds, masked))
+
+
+def ending_whole(loop: Statement, names: Names, lanes: int) -> Sequence[Statement]:
     """The loop with a whole vector at its end: some places are computed and stored once more.
 
     So no lane is idle, and elements apart are picked from whole vectors there, too.
     """
     assert isinstance(loop, ir.Loop)
     start, stop, count = loop.start, loop.stop, loop.stop - loop.start
-    if not isinstance(count, int) or count <= lanes or count % lanes == 0:
+    if not isinstance(count, int):
+        return any_places(loop.index, start, count, loop.body, names, lanes)
+    if count <= lanes or count % lanes == 0:
         return [loop]
     middle = start + count // lanes * lanes
     return [replace(loop, stop=middle), replace(loop, start=stop - lanes)]
@@ -266,7 +311,7 @@ def _inside_and_singly(
     skipped: Dim = blocks * PLACES
     if first != start:
         skips = ir.select(ir.index(end) < ir.index(first - start), ir.index(0), ir.index(skipped))
-        skipped = _bind(names("s"), place.extent + 1, skips, moved)
+        skipped = bind(names("s"), place.extent + 1, skips, moved)
     singly = channels.each(substitute_indices(body, {place: start + end + skipped}))
     return (
         *binds,
@@ -332,7 +377,7 @@ def _in_blocks(
     """Blocks [first, last) of a row. In those at its ends it is known which taps meet padding."""
     extent, number = place.extent, Index(names("b"), fours.blocks)
     long = not isinstance(extent, int)  # only one end meets padding there
-    behind, before = (_tests_of_end(place, inside.tests, sign) for sign in (1, -1))
+    at_start, at_end = (ends.get(place, set()) for ends in (inside.before, inside.behind))
     loops: list[Statement] = []
 
     def loop(start: Dim, stop: Dim, body: tuple[Statement, ...]) -> None:
@@ -340,28 +385,17 @@ def _in_blocks(
         loops.append(ir.Loop(number, begin, end, channels.each(body)))
 
     if fours.begin:
-        ahead = assume(body, before.__contains__) if long else body
+        ahead = assume(body, at_end.__contains__) if long else body
         loop(0, 1, _known(several_places(ahead, place, 0, names)))
     if fours.has_inside:
         bare = assume(body, inside.tests.__contains__) if inside.tests else body
         base = minimum(number * PLACES, fours.final)
         loop(fours.begin, fours.end, several_places(bare, place, base, names))
     if fours.end != fours.blocks and (fours.blocks != 1 or not fours.begin):
-        rest = assume(body, behind.__contains__) if long else body
+        rest = assume(body, at_start.__contains__) if long else body
         base = extent - PLACES
         loop(fours.end, fours.blocks, _known(several_places(rest, place, base, names)))
     return tuple(loops)
-
-
-def _tests_of_end(place: Index, tests: Collection[Value], sign: int) -> set[Value]:
-    """Those that ask whether a place lies far enough behind the start (1), or before the end."""
-    found: set[Value] = set()
-    for test in tests:
-        least = _least(test)
-        step = None if least is None else linear_coefficient(least, place)
-        if isinstance(step, int) and step * sign > 0:
-            found.add(test)
-    return found
 
 
 def _known(body: Sequence[Statement]) -> tuple[Statement, ...]:
@@ -413,12 +447,12 @@ def _ends(
     if runs is None:  # a row at the edge is asked at every tap
         holds, outside = _holds(rest, inside), ir.index(stop)
         ends = [ir.select(holds, end, outside) for end in ends]
-    first, last = (_bind(names("e"), place.extent + 1, end, binds) for end in ends)
+    first, last = (bind(names("e"), place.extent + 1, end, binds) for end in ends)
     return first, last
 
 
-def _bind(name: str, extent: Dim, value: Value, into: list[Statement]) -> Index:
-    """An index of that value, below its extent."""
+def bind(name: str, extent: Dim, value: Value, into: list[Statement]) -> Index:
+    """An index of that value, which is below its extent."""
     index = Index(name, extent)
     into.append(ir.Bind(index, value))
     return index
@@ -492,10 +526,10 @@ def _bound(runs: dict[Index, _Run], names: Names, into: list[Statement]) -> dict
     """The same with ends that are computed once for a row."""
     result: dict[Index, _Run] = {}
     for tap, run in runs.items():
-        start = _bind(names("f"), tap.extent + 1, ir.index(run.start), into)
+        start = bind(names("f"), tap.extent + 1, ir.index(run.start), into)
         stop = run.stop
         if stop is not None:
-            stop = _bind(names("l"), tap.extent + 1, ir.index(maximum(stop, start)), into)
+            stop = bind(names("l"), tap.extent + 1, ir.index(maximum(stop, start)), into)
         result[tap] = replace(run, start=start, stop=stop)
     return result
 
@@ -545,16 +579,21 @@ def _inside(
         step = linear_coefficient(least, loop)
         if not isinstance(step, int) or step == 0:
             continue
-        at_zero = _over_taps(substitute(least, {loop: 0}), fixed)
+        for_all = substitute(least, {loop: 0})
+        at_zero = _over_taps(for_all, fixed)
         if at_zero is None:
             continue
         result.tests.add(value)
+        if at_zero != for_all:
+            result.loose.add(value)
         if step > 0:  # step * loop + at_zero >= 0
             bound = ceildiv(-1 * at_zero, step)
             result.low[loop] = maximum(result.low.get(loop, 0), bound)
+            result.before.setdefault(loop, set()).add(value)
         else:
             bound = floordiv(at_zero, -step) + 1
             result.high[loop] = minimum(result.high.get(loop, loop.extent), bound)
+            result.behind.setdefault(loop, set()).add(value)
     return result
 
 

@@ -8,6 +8,7 @@ An emitter is a table of rules, one for each statement that it knows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from semel.codegen.scalar.branches import branch, jump, phi
@@ -149,9 +150,14 @@ class Conditions:
         before = {k: frame.locals[k] for k in self.loops.changed(statement.body)}
         child = Scope(then, is_conditional=True)
         frame.scopes.append(child)
-        outer = set(frame.locals)
+        outer, known = set(frame.locals), dict(frame.env)
+        # What is computed from the indices of this place is wanted under the condition alone.
+        for index, ref in known.items():
+            if ref.level == frame.level - 1:
+                frame.env[index] = replace(ref, level=frame.level)
         self.body.run(statement.body)
         frame.scopes.pop()
+        frame.env.update(known)
         frame.forget_locals(outer)
         entry, lines = parent.label, parent.lines
         lines += [branch(condition.text, then, after), f"{then}:", *child.lines, jump(after)]

@@ -25,6 +25,7 @@ from semel.codegen.scalar.llvm_types import element_type, iota, vector_of
 from semel.codegen.scalar.reductions import Reductions
 from semel.codegen.vector.vector_lanes import Vector, VectorLanes
 from semel.errors import InternalError
+from semel.ir.expr import upper_bound
 from semel.ir.types import DType
 from semel.kernel import ir
 from semel.kernel.ir import Local, Statement, walk_statements
@@ -149,6 +150,9 @@ class VectorLoops:
         start, stop = self.indices.dim(loop.start).text, self.indices.dim(loop.stop).text
         count = loop.stop - loop.start
         if not isinstance(count, int):
+            most = upper_bound(count)
+            if most is not None and widest_total(loop) is None:
+                whole = [step for step in whole if step.lanes < most]
             return self._open_spans(whole, masked, start, stop)
         found: list[_Span] = []
         done = 0
