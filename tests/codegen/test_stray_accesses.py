@@ -47,6 +47,31 @@ for target in runnable_targets().values():
 """
 
 
+# Columns beside whole vectors: a lane that has none may be in front of the matrix, or behind it.
+ORDERS = """
+import numpy as np
+from tests.codegen.guarded import run_fenced
+from tests.codegen.lowering import lower_graph, run_kernels
+from tests.codegen.machine import runnable_targets
+from semel import Tensor
+
+rng = np.random.default_rng(0)
+for target in runnable_targets().values():
+    for rows, depth, width in ((1, 1, 19), (5, 7, 24), (19, 19, 19), (2, 3, 41)):
+        x, w = Tensor.input("x", (rows, depth)), Tensor.input("w", (depth, width))
+        row, column = Tensor.input("row", (width,)), Tensor.input("column", (rows, 1))
+        outputs = [
+            x @ w.flip(-1), x @ w.flip(0), x @ w.flip((0, 1)), x @ w + row.flip(0),
+            (x @ w).flip(-1) + row, x.flip(-1) @ w * column, x @ w[:, 1:] + row[:-1].flip(0),
+        ]
+        graph, kernels = lower_graph(outputs, target)
+        shapes = {"x": (rows, depth), "w": (depth, width), "row": (width,), "column": (rows, 1)}
+        data = {name: rng.standard_normal(s).astype(np.float32) for name, s in shapes.items()}
+        for at_end in (True, False):
+            run_kernels(graph, kernels, data, {}, run_fenced(target, at_end=at_end))
+"""
+
+
 EXPERTS = """
 import numpy as np
 from tests.codegen.guarded import run_fenced
@@ -113,6 +138,11 @@ def test_random_programs_stay_inside_their_buffers() -> None:
 
 def test_tails_of_contractions_and_reductions_stay_inside() -> None:
     done = run("-c", TAILS)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_columns_in_any_order_stay_inside() -> None:
+    done = run("-c", ORDERS)
     assert done.returncode == 0, done.stderr[-2000:]
 
 

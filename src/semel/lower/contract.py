@@ -785,9 +785,9 @@ class _Lowering(Contraction):
             if value.op != "load" or value.args or column not in atoms(value.data[1]):
                 return value
             buffer, at = value.data
-            left = buffer.size - 1 - substitute(at, {column: panel * lanes + lane})
-            least = lower_bound(left)
-            if least is not None and least >= 0:
+            place = substitute(at, {column: panel * lanes + lane})
+            least = [lower_bound(d) for d in (place, buffer.size - 1 - place)]
+            if all(n is not None and n >= 0 for n in least):
                 return value
             return ir.load(buffer, at, is_there, ir.const(value.dtype, 0))
 
