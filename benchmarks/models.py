@@ -113,6 +113,7 @@ CONVS: dict[str, tuple[int, int, int, int, int]] = {
     "conv_3x3_24": (24, 24, 56, 3, 1),
     "conv_3x3_16": (16, 16, 112, 3, 1),
     "conv_3x3_stem": (3, 32, 112, 3, 1),
+    "conv_3x3_groups": (64, 64, 56, 3, 4),
 }
 #: Those that have work enough to come near the peak.
 _DENSE_CONVS, _OF_PEAK = ("conv_3x3_64", "conv_3x3_256", "conv_1x1_256"), 0.95
@@ -134,7 +135,8 @@ def _conv_row(name: str) -> Row:
     def compute(inputs: Inputs) -> Array:
         return np_conv(inputs["x"], conv_weight(name), None, 1, kernel // 2, 1, groups)
 
-    kind = f"{kernel}x{kernel}{' depthwise' * (groups > 1)}"
+    grouped = " depthwise" if groups == channels else f", {groups} groups" if groups > 1 else ""
+    kind = f"{kernel}x{kernel}{grouped}"
     return Row(
         name, f"{kind} {channels}->{outputs}, {side}x{side}", "conv", _normal(x=shape), compute,
         bar,

@@ -66,7 +66,6 @@ from semel.lower.stage import (
 from semel.lower.taps import find_taps
 from semel.ops.index_maps import Indices, contraction_index
 from semel.ops.narrow_weights import block_sizes, is_word
-from semel.ops.state import stored_at
 from semel.schedule.group import SKINNY_ROWS, Group
 from semel.schedule.names import kernel_name
 
@@ -631,7 +630,7 @@ class _Lowering(Contraction):
         return tuple(loops)
 
     def _results(self, base: Dim, height: int) -> tuple[Statement, ...]:
-        return self._unrolled(base, height, lambda at: self._stores(ir.local(self.total, at.copy)))
+        return self._unrolled(base, height, lambda at: self.stores(ir.local(self.total, at.copy)))
 
     def _waiting(self, at: _At) -> tuple[Buffer, Dim]:
         """Where the sum of a row and a column waits for the next part."""
@@ -666,7 +665,7 @@ class _Lowering(Contraction):
         return [ir.Loop(once, maximum(begin, tap), minimum(end, tap + 1), tuple(added))]
 
     def _restore_results(self, base: Dim, height: int) -> list[Statement]:
-        return [*self._unrolled(base, height, lambda at: self._stores(ir.load(*self._waiting(at))))]
+        return [*self._unrolled(base, height, lambda at: self.stores(ir.load(*self._waiting(at))))]
 
     def _ahead(self, base: Dim, height: int, steps: _Steps) -> list[Statement]:
         """Hints, one line at a time, for what the tiles after this one read first."""
@@ -810,13 +809,3 @@ class _Lowering(Contraction):
         a, b = ir.cast(a, total.dtype), ir.cast(b, total.dtype)
         values = (a & b,) if combine == "or" else (a, b)
         return [*evaluate.prelude, ir.Reduce((total,), combine, values, at.copy)]
-
-    def _stores(self, total: ir.Value) -> list[Statement]:
-        known = {self.node: ir.cast(total, self.node.type.dtype)}
-        evaluate = Evaluator(self.loadable, known, self.checks, self.names)
-        stores: list[Statement] = []
-        for output in self.group.outputs:
-            value = evaluate(output, self.root_loops)
-            where = stored_at(output, self.root_loops)
-            stores.append(ir.Store(self.buffers[output], where, value))
-        return [*evaluate.prelude, *stores]
