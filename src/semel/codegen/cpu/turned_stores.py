@@ -5,7 +5,8 @@
 
 A transposing copy reads along one axis and writes along another. Its lanes would be scattered
 one by one; as many copies as a register has lanes make a square of values that shuffles turn
-around, log2(n) of them a vector. Where the pitch is the number of copies (three channels of an
+around, log2(n) of them a vector. Fewer copies (the 6 rows of a block of a contraction) are the first
+of the next larger square, of which the lanes that are there are stored. Where the pitch is the number of copies (three channels of an
 image) the block is one run of memory, and shuffles interleave it, a copy at a time, if it is no
 square: of that it would be n of them a vector.
 """
@@ -54,8 +55,7 @@ class TurnedStores:
         copies, lanes = stop - start, vector.lanes
         pitch = linear_coefficient(store.at, vector.index)
         assert pitch is not None
-        is_square = copies & (copies - 1) == 0 and lanes % copies == 0
-        if pitch != copies and not is_square:
+        if pitch != copies and lanes % _square(copies):
             return False
         buffer = store.buffer
         vectors = []
@@ -106,12 +106,15 @@ class TurnedStores:
     ) -> None:
         """Squares of as many lanes as there are vectors, turned, a store for every lane."""
         count, element = len(vectors), memory_type(buffer.dtype)
-        for start in range(0, lanes, count):
-            picks = list(range(start, start + count))
+        size = _square(count)
+        for start in range(0, lanes, size):
+            picks = list(range(start, start + size))
             square = [self.shuffles.pick(element, lanes, v, v, picks) for v in vectors]
+            square += ["poison"] * (size - count)
             for row, text in enumerate(self.shuffles.turn(element, square)):
+                kept = self.shuffles.pick(element, size, text, text, list(range(count)))
                 at = self._pointer_past(buffer, first, pitch, start + row)
-                self._store_run(buffer, count, text, at)
+                self._store_run(buffer, count, kept, at)
 
     def _store_interleaved(
         self, buffer: Buffer, first: Dim, vectors: list[str], lanes: int
@@ -147,3 +150,8 @@ class TurnedStores:
     def _store_run(self, buffer: Buffer, lanes: int, text: str, pointer: str) -> None:
         element, align = memory_type(buffer.dtype), buffer.dtype.size_bytes
         self.memory.contiguous_store(element, lanes, text, pointer, align, None)
+
+
+def _square(count: int) -> int:
+    """The side of the smallest square that holds so many vectors and that halves can turn."""
+    return 1 << (count - 1).bit_length()
