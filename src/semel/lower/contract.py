@@ -630,7 +630,14 @@ class _Lowering(Contraction):
         return tuple(loops)
 
     def _results(self, base: Dim, height: int) -> tuple[Statement, ...]:
-        return self._unrolled(base, height, lambda at: self.stores(ir.local(self.total, at.copy)))
+        return self._stored(base, height, lambda at: ir.local(self.total, at.copy))
+
+    def _stored(
+        self, base: Dim, height: int, total: Callable[[_At], Value]
+    ) -> tuple[Statement, ...]:
+        """What follows the contraction, from sums on: rows that are stored side by side are a
+        block, which can be turned in registers."""
+        return self._unrolled(base, height, lambda at: self.stores(total(at)), by_columns=True)
 
     def _waiting(self, at: _At) -> tuple[Buffer, Dim]:
         """Where the sum of a row and a column waits for the next part."""
@@ -665,7 +672,7 @@ class _Lowering(Contraction):
         return [ir.Loop(once, maximum(begin, tap), minimum(end, tap + 1), tuple(added))]
 
     def _restore_results(self, base: Dim, height: int) -> list[Statement]:
-        return [*self._unrolled(base, height, lambda at: self.stores(ir.load(*self._waiting(at))))]
+        return [*self._stored(base, height, lambda at: ir.load(*self._waiting(at)))]
 
     def _ahead(self, base: Dim, height: int, steps: _Steps) -> list[Statement]:
         """Hints, one line at a time, for what the tiles after this one read first."""
@@ -751,9 +758,17 @@ class _Lowering(Contraction):
         return None if _is_small(buffer) else (buffer, at)
 
     def _unrolled(
-        self, base: Dim, height: int, make: Callable[[_At], list[Statement]]
+        self,
+        base: Dim,
+        height: int,
+        make: Callable[[_At], list[Statement]],
+        *,
+        by_columns: bool = False,
     ) -> tuple[Statement, ...]:
-        """What `make` says of an element, for all rows of a block and all columns side by side."""
+        """What `make` says of an element, for all rows of a block and all columns side by side.
+
+        Row by row, or all rows `by_columns`.
+        """
         lane, count = Index(self.names("u"), height), self.beside.count
         column = Index(self.names("u"), count) if count > 1 else None
         at = _At(base + lane, (lane,) if column is None else (lane, column))
@@ -762,12 +777,22 @@ class _Lowering(Contraction):
             assert isinstance(self.at[-1], Index)
             moved = {**moved, self.at[-1]: self.at[-1] + column * self.beside.pitch}
         body = substitute_indices(make(at), moved)
-        if column is not None:
-            cut = self._of_columns(body, column, count - 1) if self.beside.is_cut else ()
-            body = (ir.Loop(column, 0, count - bool(cut), body, unroll=True), *cut)
-        if height == 1:
-            return substitute_indices(body, {lane: 0})
-        return (ir.Loop(lane, 0, height, body, unroll=True),)
+
+        def of_rows(body: Sequence[Statement]) -> tuple[Statement, ...]:
+            if height == 1:
+                return substitute_indices(body, {lane: 0})
+            return (ir.Loop(lane, 0, height, tuple(body), unroll=True),)
+
+        if column is None:
+            return of_rows(body)
+        cut = self._of_columns(body, column, count - 1) if self.beside.is_cut else ()
+        whole = count - bool(cut)
+        if by_columns:
+            return (
+                ir.Loop(column, 0, whole, of_rows(body), unroll=True),
+                *(of_rows(cut) if cut else ()),
+            )
+        return of_rows((ir.Loop(column, 0, whole, body, unroll=True), *cut))
 
     def _of_columns(
         self, body: Sequence[Statement], copy: Index, last: int
