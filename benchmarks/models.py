@@ -102,7 +102,8 @@ def _any_row(row: Row) -> Row:
     return replace(row, name=row.name + ANY, title=f"{row.title}, any size", bar=bar)
 
 
-#: name: channels, outputs, side, kernel, groups
+#: name: channels, outputs, side, kernel, groups. Images have their channels last in memory, as
+#: between the layers of a network, but for those named "first".
 CONVS: dict[str, tuple[int, int, int, int, int]] = {
     "conv_3x3_64": (64, 64, 56, 3, 1),
     "conv_3x3_256": (256, 256, 14, 3, 1),
@@ -114,6 +115,8 @@ CONVS: dict[str, tuple[int, int, int, int, int]] = {
     "conv_3x3_16": (16, 16, 112, 3, 1),
     "conv_3x3_stem": (3, 32, 112, 3, 1),
     "conv_3x3_groups": (64, 64, 56, 3, 4),
+    "conv_7x7_first": (3, 32, 112, 7, 1),
+    "conv_3x3_groups_first": (64, 64, 56, 3, 4),
 }
 #: Those that have work enough to come near the peak.
 _DENSE_CONVS, _OF_PEAK = ("conv_3x3_64", "conv_3x3_256", "conv_1x1_256"), 0.95
@@ -136,6 +139,7 @@ def _conv_row(name: str) -> Row:
         return np_conv(inputs["x"], conv_weight(name), None, 1, kernel // 2, 1, groups)
 
     grouped = " depthwise" if groups == channels else f", {groups} groups" if groups > 1 else ""
+    grouped += ", channels first," if name.endswith("first") else ""
     kind = f"{kernel}x{kernel}{grouped}"
     return Row(
         name, f"{kind} {channels}->{outputs}, {side}x{side}", "conv", _normal(x=shape), compute,

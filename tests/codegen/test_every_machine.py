@@ -166,6 +166,7 @@ WITH_WEIGHTS: dict[str, Case] = {
     "quantised": (quantised, (7, 150), "float32"),
     "conv_quantised": (conv_quantised, (1, 3, 9, 9), "float32"),
     "conv_packed": (conv, (1, 3, 9, 9), "float32"),
+    "conv_of_images": (conv, (3, 3, 5, 7), "float32"),
     "conv_groups": (conv_groups, (1, 6, 7, 7), "float32"),
     **{f"stored_across{n}": (stored_across, (n + 40, 20), "float32") for n in (3, 5, 6, 7, 11)},
     "conv_transposed": (conv_transposed, (1, 3, 7, 7), "float32"),
@@ -186,7 +187,7 @@ CASES |= WITH_WEIGHTS
 SLOW = (
     *("runs", "attention", "many_columns", "conv", "conv_packed", "conv_quantised"),
     *("four_bits", "two_bits", "bytes_in_blocks", "conv_transposed", "group_norm", "quantised"),
-    *("fft_of_a_prime", "four_bits_of_one_row"),
+    *("fft_of_a_prime", "four_bits_of_one_row", "conv_of_images", "conv_groups"),
 )
 
 

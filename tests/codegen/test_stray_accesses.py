@@ -96,9 +96,9 @@ from semel import Tensor, Variable
 for target in runnable_targets().values():
     for h, w, c, o, g in ((5, 4, 3, 24, 1), (9, 9, 8, 40, 1), (3, 7, 8, 64, 4), (7, 7, 4, 33, 1)):
         for sizes in ((h, w), (Variable("h", 1, 40), Variable("w", 1, 64))):
-            x, f = Tensor.input("x", (1, c, *sizes)), Tensor.input("f", (o, c // g, 3, 3))
+            x, f = Tensor.input("x", (2, c, *sizes)), Tensor.input("f", (o, c // g, 3, 3))
             graph, kernels = lower_graph([x.conv2d(f, padding=1, groups=g)], target)
-            data = {"x": np.ones((1, c, h, w), np.float32),
+            data = {"x": np.ones((2, c, h, w), np.float32),
                     "f": np.ones((o, c // g, 3, 3), np.float32)}
             known = {} if sizes == (h, w) else {"h": h, "w": w}
             for at_end in (True, False):

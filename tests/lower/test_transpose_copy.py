@@ -23,7 +23,7 @@ import semel
 from semel import Tensor, Variable
 from semel.codegen.emit import emit_kernel
 from semel.devices.cpu.toolchain import host_target
-from semel.ir.expr import linear_coefficient
+from semel.ir.expr import Dim, linear_coefficient
 from semel.ir.graph import Graph
 from semel.ir.target import named_target
 from semel.ir.types import as_dtype
@@ -222,15 +222,16 @@ def test_a_square_is_turned_by_halves_where_it_is_one_run_of_memory(level: str, 
 
 @pytest.mark.parametrize("level", ["x86-64-v3", "x86-64-v4"])
 @pytest.mark.parametrize("outputs", [16, 24, 32, 40, 48, 64, 96])
-@pytest.mark.parametrize("is_any", [False, True])
+@pytest.mark.parametrize(
+    ("images", "side"), [(1, 28), (3, 28), (1, Variable("s", 1, 64)), (Variable("b", 1, 64), 28)]
+)
 def test_rows_of_a_contraction_are_turned_before_they_are_stored(
-    level: str, outputs: int, is_any: bool
+    level: str, outputs: int, images: Dim, side: Dim
 ) -> None:
     """Five or six rows, that is: no square, and a panel of three vectors, the last one cut."""
     target = named_target(level)
-    side = Variable("s", 8, 64) if is_any else 28
     weight = np.ones((outputs, 16, 3, 3), np.float32)
-    y = Tensor.input("x", (1, 16, side, side)).conv2d(weight, padding=1)
+    y = Tensor.input("x", (images, 16, side, side)).conv2d(weight, padding=1)
     _, kernels = lower_with_weights([y], target)
     code = emit_kernel(kernels[-1].kernel, target, "k")
     assert "fma" in code and "scatter" not in code

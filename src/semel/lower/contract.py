@@ -66,6 +66,7 @@ from semel.lower.stage import (
 from semel.lower.taps import find_taps
 from semel.ops.index_maps import Indices, contraction_index
 from semel.ops.narrow_weights import block_sizes, is_word
+from semel.ops.state import stored_at
 from semel.schedule.group import SKINNY_ROWS, Group
 from semel.schedule.names import kernel_name
 
@@ -73,6 +74,8 @@ from semel.schedule.names import kernel_name
 SMALL_BYTES = 1 << 19
 #: So many rows give every thread tiles enough, even if a tile takes all columns.
 MANY_ROWS = 192
+#: So many rows have blocks of nearly full height by themselves.
+RUN_ROWS = 20
 #: Bytes of sums that one row keeps at least: narrow panels are read side by side, as two streams.
 ROW_BYTES = 128
 #: Steps of k that blocks of so many rows run without a jump.
@@ -167,10 +170,13 @@ class _Lowering(Contraction):
         *batch, row, _ = (i if isinstance(i, Index) else None for i in self.at)
         entries = [i for i in batch if i is not None]
         own = [row] if row is not None else []
-        #: All batch entries that multiply by the same matrix are rows of one tall product.
         self.shares_right = self._shares_right(entries)
-        self.entries = [] if self.shares_right else entries
-        self.row_loops = [*entries, *own] if self.shares_right else own
+        #: All batch entries that multiply by the same matrix are rows of one tall product, but for
+        #: those whose results do not follow each other where rows are stored side by side.
+        together = [*entries, *own] if self.shares_right else own
+        apart = self._stored_apart(together)
+        self.entries = together[:apart] if self.shares_right else entries
+        self.row_loops = together[apart:]
         self.rows = product(i.extent for i in self.row_loops)
         self.depth = self.node.inputs[0].type.shape[-1]
         self.parts: tuple[int, ...] = ()
@@ -300,7 +306,8 @@ class _Lowering(Contraction):
         column_blocks = ceildiv(ceildiv(self.node.type.shape[-1], shape.lanes), shape.panels)
         if self.shares_right:
             # Neighbouring tiles take the same panels, which stay in the cache, with other rows.
-            group, rest = tile // blocks.tiles, tile % blocks.tiles
+            tiles = blocks.tiles * product(i.extent for i in self.entries)
+            group, rest = tile // tiles, tile % tiles
         else:
             group, rest = tile % column_blocks, tile // column_blocks
         number, entry = rest % blocks.tiles, rest // blocks.tiles
@@ -349,6 +356,21 @@ class _Lowering(Contraction):
         first, most = self.tile.first_row, self.tile.rows
         self.staged, body = stage_left(self.site, self.row_loops, most, first, last)
         return body
+
+    def _stored_apart(self, loops: Sequence[Index]) -> int:
+        """How many of these loops are left out, so that each block of rows is stored as runs.
+
+        Images that have their channels first: a block of rows that are all of one image can be
+        turned in registers before it is stored.
+        """
+        root = self.group.root
+        at = stored_at(root, self.group.place(root, self.root_loops))
+        pitch: Dim = 1
+        for count in range(len(loops), 0, -1):
+            if linear_coefficient(at, loops[count - 1]) != pitch:
+                return count if (lower_bound(pitch) or 0) >= RUN_ROWS else 0
+            pitch = pitch * loops[count - 1].extent
+        return 0
 
     def _shares_right(self, entries: Sequence[Index]) -> bool:
         """Whether all batch entries multiply by the same right operand."""
