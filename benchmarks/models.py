@@ -90,7 +90,8 @@ def _gelu(x: Array) -> Array:
 
 # ---------------------------------------------------------------- convolution layers
 
-#: name: channels, outputs, side, kernel, groups
+#: name: channels, outputs, side, kernel, groups. Images have their channels last in memory, as
+#: between the layers of a network, but for those named "first".
 CONVS: dict[str, tuple[int, int, int, int, int]] = {
     "conv_3x3_64": (64, 64, 56, 3, 1),
     "conv_3x3_256": (256, 256, 14, 3, 1),
@@ -101,6 +102,9 @@ CONVS: dict[str, tuple[int, int, int, int, int]] = {
     "conv_3x3_24": (24, 24, 56, 3, 1),
     "conv_3x3_16": (16, 16, 112, 3, 1),
     "conv_3x3_stem": (3, 32, 112, 3, 1),
+    "conv_3x3_groups": (64, 64, 56, 3, 4),
+    "conv_7x7_first": (3, 32, 112, 7, 1),
+    "conv_3x3_groups_first": (64, 64, 56, 3, 4),
 }
 #: Those that have work enough to come near the peak.
 _DENSE_CONVS, _OF_PEAK = ("conv_3x3_64", "conv_3x3_256", "conv_1x1_256"), 0.95
@@ -122,7 +126,9 @@ def _conv_row(name: str) -> Row:
     def compute(inputs: Inputs) -> Array:
         return np_conv(inputs["x"], conv_weight(name), None, 1, kernel // 2, 1, groups)
 
-    kind = f"{kernel}x{kernel}{' depthwise' * (groups > 1)}"
+    grouped = " depthwise" if groups == channels else f", {groups} groups" if groups > 1 else ""
+    grouped += ", channels first," if name.endswith("first") else ""
+    kind = f"{kernel}x{kernel}{grouped}"
     return Row(
         name, f"{kind} {channels}->{outputs}, {side}x{side}", "conv", _normal(x=shape), compute,
         bar,

@@ -143,8 +143,12 @@ def _any_gemm(size: tuple[int, int, int]) -> Callable[[Inputs], Pair]:
 
 
 def _conv(name: str, images: Dim = 1) -> Callable[[Inputs], Pair]:
-    """Channels last on both sides, as between the layers of a network."""
+    """Channels last on both sides, or first."""
     _, _, _, kernel, groups = CONVS[name]
+
+    def build_first(arrays: Inputs) -> Pair:
+        image = Tensor.input("x", (images, *arrays["x"].shape[1:]))
+        return _execute(image.conv2d(conv_weight(name), padding=kernel // 2, groups=groups), arrays)
 
     def build(arrays: Inputs) -> Pair:
         x = arrays["x"].transpose(0, 2, 3, 1).copy()
@@ -153,7 +157,7 @@ def _conv(name: str, images: Dim = 1) -> Callable[[Inputs], Pair]:
         run, result = _execute(y.permute(0, 2, 3, 1), {"x": x})
         return run, lambda: result().transpose(0, 3, 1, 2)
 
-    return build
+    return build_first if name.endswith("first") else build
 
 
 def _lstm(name: str) -> Callable[[Inputs], Pair]:

@@ -50,9 +50,11 @@ def _gemm(size: tuple[int, int, int], gelu: bool) -> Callable[[Inputs], Pair]:
 def _conv(name: str) -> Callable[[Inputs], Pair]:
     _, _, _, kernel, groups = CONVS[name]
 
+    order = torch.contiguous_format if name.endswith("first") else _LAST
+
     def build(arrays: Inputs) -> Pair:
         x, w = (
-            torch.from_numpy(a).contiguous(memory_format=_LAST)
+            torch.from_numpy(a).contiguous(memory_format=order)
             for a in (arrays["x"], conv_weight(name))
         )
         return _timed(lambda: F.conv2d(x, w, padding=kernel // 2, groups=groups))

@@ -59,6 +59,16 @@ def conv(x: Tensor) -> Tensor:
     return x.conv2d(Tensor(weight), padding=1).relu()
 
 
+def conv_groups(x: Tensor) -> Tensor:
+    weight = np.linspace(-1, 1, 48 * 3 * 9, dtype=np.float32).reshape(48, 3, 3, 3)
+    return x.conv2d(Tensor(weight), padding=1, groups=2).relu()
+
+
+def stored_across(x: Tensor) -> Tensor:
+    """40 columns of a product, each of so many rows, side by side."""
+    return (x[:-40] @ x.T[:, -40:]).T + 1
+
+
 def depthwise(x: Tensor) -> Tensor:
     weight = np.linspace(-1, 1, 3 * 9, dtype=np.float32).reshape(3, 1, 3, 3)
     return x.conv2d(Tensor(weight), padding=1, groups=3)
@@ -156,6 +166,9 @@ WITH_WEIGHTS: dict[str, Case] = {
     "quantised": (quantised, (7, 150), "float32"),
     "conv_quantised": (conv_quantised, (1, 3, 9, 9), "float32"),
     "conv_packed": (conv, (1, 3, 9, 9), "float32"),
+    "conv_of_images": (conv, (3, 3, 5, 7), "float32"),
+    "conv_groups": (conv_groups, (1, 6, 7, 7), "float32"),
+    **{f"stored_across{n}": (stored_across, (n + 40, 20), "float32") for n in (3, 5, 6, 7, 11)},
     "conv_transposed": (conv_transposed, (1, 3, 7, 7), "float32"),
     "one_column": (lambda x: x @ Tensor(np.linspace(-1, 1, 50)), (21, 50), "float64"),
     "one_column_of_a_product": (lambda x: (x @ x.T) @ x[:, :1], (21, 50), "float32"),
@@ -174,7 +187,7 @@ CASES |= WITH_WEIGHTS
 SLOW = (
     *("runs", "attention", "many_columns", "conv", "conv_packed", "conv_quantised"),
     *("four_bits", "two_bits", "bytes_in_blocks", "conv_transposed", "group_norm", "quantised"),
-    *("fft_of_a_prime", "four_bits_of_one_row"),
+    *("fft_of_a_prime", "four_bits_of_one_row", "conv_of_images", "conv_groups"),
 )
 
 

@@ -110,6 +110,26 @@ for target in runnable_targets().values():
                 run_kernels(graph, kernels, data, known, run_fenced(target, at_end=at_end))
 """
 
+# Blocks of rows that are turned in registers before they are stored, channels first.
+ACROSS = """
+import numpy as np
+from tests.codegen.guarded import run_fenced
+from tests.codegen.lowering import lower_graph, run_kernels
+from tests.codegen.machine import runnable_targets
+from semel import Tensor, Variable
+
+for target in runnable_targets().values():
+    for h, w, c, o, g in ((5, 4, 3, 24, 1), (9, 9, 8, 40, 1), (3, 7, 8, 64, 4), (7, 7, 4, 33, 1)):
+        for sizes in ((h, w), (Variable("h", 1, 40), Variable("w", 1, 64))):
+            x, f = Tensor.input("x", (2, c, *sizes)), Tensor.input("f", (o, c // g, 3, 3))
+            graph, kernels = lower_graph([x.conv2d(f, padding=1, groups=g)], target)
+            data = {"x": np.ones((2, c, h, w), np.float32),
+                    "f": np.ones((o, c // g, 3, 3), np.float32)}
+            known = {} if sizes == (h, w) else {"h": h, "w": w}
+            for at_end in (True, False):
+                run_kernels(graph, kernels, data, known, run_fenced(target, at_end=at_end))
+"""
+
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join(["", *(p for p in sys.path if p)])
@@ -153,4 +173,9 @@ def test_grouped_rows_stay_inside() -> None:
 
 def test_windows_stay_inside() -> None:
     done = run("-c", WINDOWS)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_blocks_that_are_turned_stay_inside() -> None:
+    done = run("-c", ACROSS)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -76,3 +76,76 @@ def test_a_last_axis_that_fills_no_register_is_walked_as_it_is() -> None:
     data = np.random.default_rng(1).standard_normal((1, 16, 2, 2, 28, 28)).astype(np.float32)
     wanted = data.transpose(0, 1, 4, 2, 5, 3).reshape(1, 16, 56, 56)
     np.testing.assert_array_equal(y.prepare()(x=data), wanted)
+
+
+_Made = Callable[[Tensor], Tensor]
+
+#: What a product's elements go through, and what joins its axes on the way.
+_JOINED: dict[str, _Made] = {
+    "heads": lambda y: y.permute(0, 2, 1, 3).reshape(y.shape[0], y.shape[2], -1),
+    "heads, and more": lambda y: (
+        (y * 2).permute(0, 2, 1, 3).reshape(y.shape[0], y.shape[2], -1).relu() + 1
+    ),
+    "planes": lambda y: y.permute(0, 2, 1, 3).reshape(y.shape[0], y.shape[2], -1).permute(0, 2, 1),
+    "columns first": lambda y: y.permute(0, 3, 1, 2).reshape(y.shape[0], -1, y.shape[2]),
+    "all": lambda y: y.permute(2, 1, 0, 3).reshape(-1),
+}
+
+
+@pytest.mark.parametrize("is_any", [False, True])
+@pytest.mark.parametrize("name", _JOINED)
+def test_a_product_is_stored_where_its_axes_are_joined(name: str, is_any: bool) -> None:
+    b, s = (Variable("b", 1, 8), Variable("s", 1, 64)) if is_any else (2, 21)
+    rng = np.random.default_rng(3)
+    x, y = (rng.standard_normal(d).astype(np.float32) for d in [(2, 5, 21, 17), (2, 5, 17, 24)])
+    products = Tensor.input("x", (b, 5, s, 17)) @ Tensor.input("y", (b, 5, 17, 24))
+    joined = _JOINED[name](products)
+    assert len(lower_graph([joined])[1]) == 1
+    plan = joined.prepare()
+    apart = _JOINED[name](Tensor(products.prepare()(x=x, y=y))).numpy()
+    np.testing.assert_array_equal(plan(x=x, y=y), apart)
+
+
+@pytest.mark.parametrize("is_any", [False, True])
+@pytest.mark.parametrize("last", [False, True])
+def test_groups_of_a_convolution_are_stored_in_order(last: bool, is_any: bool) -> None:
+    n, h, w = (Variable(v, 1, 40) for v in "nhw") if is_any else (2, 9, 13)
+    rng = np.random.default_rng(4)
+    image = rng.standard_normal((2, 24, 9, 13)).astype(np.float32)
+    weight, bias = rng.standard_normal((60, 6, 3, 3)), rng.standard_normal(60)
+    weight, bias = weight.astype(np.float32), bias.astype(np.float32)
+    x = Tensor.input("x", (n, h, w, 24) if last else (n, 24, h, w))
+    seen = x.permute(0, 3, 1, 2) if last else x
+    y = seen.conv2d(weight, bias, padding=1, groups=4).relu()
+    y = y.permute(0, 2, 3, 1) if last else y
+    plan = y.prepare()
+    assert len(plan.kernels) == 2  # the padding, and the rest
+    found = plan(x=image.transpose(0, 2, 3, 1) if last else image)
+    found = found.transpose(0, 3, 1, 2) if last else found
+    for group in range(4):
+        inputs, outputs = slice(6 * group, 6 * group + 6), slice(15 * group, 15 * group + 15)
+        alone = Tensor(image[:, inputs]).conv2d(weight[outputs], bias[outputs], padding=1).relu()
+        np.testing.assert_allclose(found[:, outputs], alone.numpy(), rtol=1e-4, atol=1e-4)
+
+
+def test_products_of_bytes_are_stored_where_their_axes_are_joined() -> None:
+    rng = np.random.default_rng(5)
+    x = rng.integers(0, 255, (2, 3, 19, 40)).astype(np.uint8)
+    w = rng.integers(-128, 127, (2, 3, 40, 24)).astype(np.int8)
+    y = Tensor.input("x", (2, 3, 19, 40), "uint8").cast("int32") @ Tensor(w).cast("int32")
+    y = y.permute(0, 2, 1, 3).reshape(2, 19, 72)
+    wanted = (x.astype(np.int32) @ w.astype(np.int32)).transpose(0, 2, 1, 3).reshape(2, 19, 72)
+    np.testing.assert_array_equal(y.prepare()(x=x), wanted)
+
+
+@pytest.mark.parametrize("is_any", [False, True])
+def test_heads_of_an_attention_are_stored_joined(is_any: bool) -> None:
+    s = Variable("s", 1, 64) if is_any else 30
+    rng = np.random.default_rng(6)
+    q, k, v = (rng.standard_normal((2, 3, 30, 32)).astype(np.float32) for _ in range(3))
+    tensors = [Tensor.input(name, (2, 3, s, 32)) for name in "qkv"]
+    y = (tensors[0] @ tensors[1].mT).softmax(-1) @ tensors[2]
+    joined = y.permute(0, 2, 1, 3).reshape(2, s, 96)
+    assert len(lower_graph([joined])[1]) == 1
+    apart = y.prepare()(q=q, k=k, v=v).transpose(0, 2, 1, 3).reshape(2, 30, 96)
+    np.testing.assert_array_equal(joined.prepare()(q=q, k=k, v=v), apart)

@@ -10,14 +10,20 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.codegen.lowering import lower_graph, run_by_interpreter, run_by_machine, run_kernels
+from tests.codegen.lowering import (
+    lower_graph,
+    lower_with_weights,
+    run_by_interpreter,
+    run_by_machine,
+    run_kernels,
+)
 from tests.codegen.machine import every_target
 
 import semel
 from semel import Tensor, Variable
 from semel.codegen.emit import emit_kernel
 from semel.devices.cpu.toolchain import host_target
-from semel.ir.expr import linear_coefficient
+from semel.ir.expr import Dim, linear_coefficient
 from semel.ir.graph import Graph
 from semel.ir.target import named_target
 from semel.ir.types import as_dtype
@@ -241,3 +247,20 @@ def test_a_square_is_turned_by_halves_where_it_is_one_run_of_memory(level: str, 
     assert squares > 0
     per_square = code.count("shufflevector") // squares
     assert rows * math.log2(rows) <= per_square <= 1.5 * rows * math.log2(rows)
+
+
+@pytest.mark.parametrize("level", ["x86-64-v3", "x86-64-v4"])
+@pytest.mark.parametrize("outputs", [16, 24, 32, 40, 48, 64, 96])
+@pytest.mark.parametrize(
+    ("images", "side"), [(1, 28), (3, 28), (1, Variable("s", 1, 64)), (Variable("b", 1, 64), 28)]
+)
+def test_rows_of_a_contraction_are_turned_before_they_are_stored(
+    level: str, outputs: int, images: Dim, side: Dim
+) -> None:
+    """Five or six rows, that is: no square, and a panel of three vectors, the last one cut."""
+    target = named_target(level)
+    weight = np.ones((outputs, 16, 3, 3), np.float32)
+    y = Tensor.input("x", (images, 16, side, side)).conv2d(weight, padding=1)
+    _, kernels = lower_with_weights([y], target)
+    code = emit_kernel(kernels[-1].kernel, target, "k")
+    assert "fma" in code and "scatter" not in code

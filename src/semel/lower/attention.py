@@ -51,7 +51,6 @@ from semel.lower.contraction import Contraction
 from semel.lower.evaluate import Evaluator
 from semel.lower.lowered import Lowered, Names, finish_kernel, split_rows
 from semel.ops.index_maps import Indices
-from semel.ops.state import stored_at
 from semel.schedule.group import Group
 from semel.schedule.names import kernel_name
 
@@ -587,14 +586,7 @@ class _Lowering(Contraction):
             value = ir.load(self.totals, row * self.width + column) * inverse
             if self.attrs.zero_if_nan:
                 value = ir.select(ir.local(total) > 0.0, value, self._const(0))
-            known = {self.node: ir.cast(value, self.node.type.dtype)}
-            evaluate = Evaluator(self.loadable, known, self.checks, self.names)
-            stores: list[Statement] = []
-            for output in self.group.outputs:
-                result = evaluate(output, self.root_loops)
-                where = stored_at(output, self.root_loops)
-                stores.append(ir.Store(self.buffers[output], where, result))
-            return list(substitute_indices([*evaluate.prelude, *stores], self._moved(at, column)))
+            return list(substitute_indices(self.stores(value), self._moved(at, column)))
 
         body = (*at.binds, *add, *self.shared.over(self.width, store))
         return [ir.Loop(row, 0, self.rows, body)]

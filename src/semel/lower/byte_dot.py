@@ -39,7 +39,6 @@ from semel.lower.lowered import Lowered, Names, finish_kernel, split_rows
 from semel.lower.register_tiles import cut_panels
 from semel.lower.stage import stage_rows
 from semel.ops.index_maps import contraction_index
-from semel.ops.state import stored_at
 from semel.schedule.group import SKINNY_ROWS, Group
 from semel.schedule.names import kernel_name
 
@@ -323,7 +322,7 @@ class _Lowering(Contraction):
             stop = minimum(lanes, column.extent - panel * lanes)
             if isinstance(column.extent, int) and column.extent % lanes == 0:
                 stop = lanes
-        stores = substitute_indices(self._results(value), to)
+        stores = substitute_indices(self.stores(value), to)
         if isinstance(column, Index):
             stores = (ir.Loop(lane, 0, stop, stores, lanes),)
         else:
@@ -402,17 +401,7 @@ class _Lowering(Contraction):
         value: Value = ir.local(total, (lane, 0))
         for chain in range(1, chains):
             value = value + ir.local(total, (lane, chain))
-        return self._results(value)
-
-    def _results(self, value: Value) -> list[Statement]:
-        """The stores of what follows the contraction, from its value on."""
-        evaluate = Evaluator(self.loadable, {self.node: value}, self.checks, self.names)
-        stores: list[Statement] = []
-        for output in self.group.outputs:
-            result = evaluate(output, self.root_loops)
-            where = stored_at(output, self.root_loops)
-            stores.append(ir.Store(self.buffers[output], where, result))
-        return [*evaluate.prelude, *stores]
+        return self.stores(value)
 
 
 def _skinny(tall: WordTile) -> WordTile:

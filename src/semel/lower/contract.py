@@ -74,6 +74,8 @@ from semel.schedule.names import kernel_name
 SMALL_BYTES = 1 << 19
 #: So many rows give every thread tiles enough, even if a tile takes all columns.
 MANY_ROWS = 192
+#: So many rows have blocks of nearly full height by themselves.
+RUN_ROWS = 20
 #: Bytes of sums that one row keeps at least: narrow panels are read side by side, as two streams.
 ROW_BYTES = 128
 #: Steps of k that blocks of so many rows run without a jump.
@@ -168,10 +170,13 @@ class _Lowering(Contraction):
         *batch, row, _ = (i if isinstance(i, Index) else None for i in self.at)
         entries = [i for i in batch if i is not None]
         own = [row] if row is not None else []
-        #: All batch entries that multiply by the same matrix are rows of one tall product.
         self.shares_right = self._shares_right(entries)
-        self.entries = [] if self.shares_right else entries
-        self.row_loops = [*entries, *own] if self.shares_right else own
+        #: All batch entries that multiply by the same matrix are rows of one tall product, but for
+        #: those whose results do not follow each other where rows are stored side by side.
+        together = [*entries, *own] if self.shares_right else own
+        apart = self._stored_apart(together)
+        self.entries = together[:apart] if self.shares_right else entries
+        self.row_loops = together[apart:]
         self.rows = product(i.extent for i in self.row_loops)
         self.depth = self.node.inputs[0].type.shape[-1]
         self.parts: tuple[int, ...] = ()
@@ -301,7 +306,8 @@ class _Lowering(Contraction):
         column_blocks = ceildiv(ceildiv(self.node.type.shape[-1], shape.lanes), shape.panels)
         if self.shares_right:
             # Neighbouring tiles take the same panels, which stay in the cache, with other rows.
-            group, rest = tile // blocks.tiles, tile % blocks.tiles
+            tiles = blocks.tiles * product(i.extent for i in self.entries)
+            group, rest = tile // tiles, tile % tiles
         else:
             group, rest = tile % column_blocks, tile // column_blocks
         number, entry = rest % blocks.tiles, rest // blocks.tiles
@@ -350,6 +356,21 @@ class _Lowering(Contraction):
         first, most = self.tile.first_row, self.tile.rows
         self.staged, body = stage_left(self.site, self.row_loops, most, first, last)
         return body
+
+    def _stored_apart(self, loops: Sequence[Index]) -> int:
+        """How many of these loops are left out, so that each block of rows is stored as runs.
+
+        Images that have their channels first: a block of rows that are all of one image can be
+        turned in registers before it is stored.
+        """
+        root = self.group.root
+        at = stored_at(root, self.group.place(root, self.root_loops))
+        pitch: Dim = 1
+        for count in range(len(loops), 0, -1):
+            if linear_coefficient(at, loops[count - 1]) != pitch:
+                return count if (lower_bound(pitch) or 0) >= RUN_ROWS else 0
+            pitch = pitch * loops[count - 1].extent
+        return 0
 
     def _shares_right(self, entries: Sequence[Index]) -> bool:
         """Whether all batch entries multiply by the same right operand."""
@@ -631,7 +652,14 @@ class _Lowering(Contraction):
         return tuple(loops)
 
     def _results(self, base: Dim, height: int) -> tuple[Statement, ...]:
-        return self._unrolled(base, height, lambda at: self._stores(ir.local(self.total, at.copy)))
+        return self._stored(base, height, lambda at: ir.local(self.total, at.copy))
+
+    def _stored(
+        self, base: Dim, height: int, total: Callable[[_At], Value]
+    ) -> tuple[Statement, ...]:
+        """What follows the contraction, from sums on: rows that are stored side by side are a
+        block, which can be turned in registers."""
+        return self._unrolled(base, height, lambda at: self.stores(total(at)), by_columns=True)
 
     def _waiting(self, at: _At) -> tuple[Buffer, Dim]:
         """Where the sum of a row and a column waits for the next part."""
@@ -666,7 +694,7 @@ class _Lowering(Contraction):
         return [ir.Loop(once, maximum(begin, tap), minimum(end, tap + 1), tuple(added))]
 
     def _restore_results(self, base: Dim, height: int) -> list[Statement]:
-        return [*self._unrolled(base, height, lambda at: self._stores(ir.load(*self._waiting(at))))]
+        return [*self._stored(base, height, lambda at: ir.load(*self._waiting(at)))]
 
     def _ahead(self, base: Dim, height: int, steps: _Steps) -> list[Statement]:
         """Hints, one line at a time, for what the tiles after this one read first."""
@@ -752,9 +780,17 @@ class _Lowering(Contraction):
         return None if _is_small(buffer) else (buffer, at)
 
     def _unrolled(
-        self, base: Dim, height: int, make: Callable[[_At], list[Statement]]
+        self,
+        base: Dim,
+        height: int,
+        make: Callable[[_At], list[Statement]],
+        *,
+        by_columns: bool = False,
     ) -> tuple[Statement, ...]:
-        """What `make` says of an element, for all rows of a block and all columns side by side."""
+        """What `make` says of an element, for all rows of a block and all columns side by side.
+
+        Row by row, or all rows `by_columns`.
+        """
         lane, count = Index(self.names("u"), height), self.beside.count
         column = Index(self.names("u"), count) if count > 1 else None
         at = _At(base + lane, (lane,) if column is None else (lane, column))
@@ -763,12 +799,22 @@ class _Lowering(Contraction):
             assert isinstance(self.at[-1], Index)
             moved = {**moved, self.at[-1]: self.at[-1] + column * self.beside.pitch}
         body = substitute_indices(make(at), moved)
-        if column is not None:
-            cut = self._of_columns(body, column, count - 1) if self.beside.is_cut else ()
-            body = (ir.Loop(column, 0, count - bool(cut), body, unroll=True), *cut)
-        if height == 1:
-            return substitute_indices(body, {lane: 0})
-        return (ir.Loop(lane, 0, height, body, unroll=True),)
+
+        def of_rows(body: Sequence[Statement]) -> tuple[Statement, ...]:
+            if height == 1:
+                return substitute_indices(body, {lane: 0})
+            return (ir.Loop(lane, 0, height, tuple(body), unroll=True),)
+
+        if column is None:
+            return of_rows(body)
+        cut = self._of_columns(body, column, count - 1) if self.beside.is_cut else ()
+        whole = count - bool(cut)
+        if by_columns:
+            return (
+                ir.Loop(column, 0, whole, of_rows(body), unroll=True),
+                *(of_rows(cut) if cut else ()),
+            )
+        return of_rows((ir.Loop(column, 0, whole, body, unroll=True), *cut))
 
     def _of_columns(
         self, body: Sequence[Statement], copy: Index, last: int
@@ -810,13 +856,3 @@ class _Lowering(Contraction):
         a, b = ir.cast(a, total.dtype), ir.cast(b, total.dtype)
         values = (a & b,) if combine == "or" else (a, b)
         return [*evaluate.prelude, ir.Reduce((total,), combine, values, at.copy)]
-
-    def _stores(self, total: ir.Value) -> list[Statement]:
-        known = {self.node: ir.cast(total, self.node.type.dtype)}
-        evaluate = Evaluator(self.loadable, known, self.checks, self.names)
-        stores: list[Statement] = []
-        for output in self.group.outputs:
-            value = evaluate(output, self.root_loops)
-            where = stored_at(output, self.root_loops)
-            stores.append(ir.Store(self.buffers[output], where, value))
-        return [*evaluate.prelude, *stores]

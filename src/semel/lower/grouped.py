@@ -32,7 +32,6 @@ from semel.lower.lowered import Lowered, Names, finish_kernel
 from semel.lower.register_tiles import cut_columns, cut_panels, register_tile
 from semel.ops.grouped import HEADER, depth_index
 from semel.ops.narrow_weights import is_word
-from semel.ops.state import stored_at
 from semel.schedule.group import Group
 from semel.schedule.names import kernel_name
 
@@ -243,15 +242,8 @@ class _Lowering(Contraction):
         self, total: Local, each: tuple[Index, Index], line: Dim, base: Dim
     ) -> list[Statement]:
         row, bind = self._position(line, base + each[0])
-        known = {self.node: ir.cast(ir.local(total, each), self.node.type.dtype)}
-        evaluate = Evaluator(self.loadable, known, self.checks, self.names)
-        stores: list[Statement] = []
-        for output in self.group.outputs:
-            value = evaluate(output, self.root_loops)
-            where = stored_at(output, self.root_loops)
-            stores.append(ir.Store(self.buffers[output], where, value))
         moved: dict[Index, Dim] = {self.row: row} if isinstance(self.row, Index) else {}
-        return [bind, *substitute_indices([*evaluate.prelude, *stores], moved)]
+        return [bind, *substitute_indices(self.stores(ir.local(total, each)), moved)]
 
 
 # ---------------------------------------------------------------- the lines

@@ -380,8 +380,6 @@ class _Scheduler:
     def _why_not_contract(self, node: Node, group: Group, indices: list[Indices]) -> Why | None:
         if group.contract is not None:
             return self._why_not_scores(node, group, indices)
-        if group.walk is not None:
-            return why.NOT_ONE_BY_ONE
         if group.reduces or group.outer is not None:
             return why.BESIDE_REDUCTION
         if len(indices) != 1 or not _is_identity(indices[0], group):
@@ -658,8 +656,12 @@ class _Scheduler:
 
         Rows of that shape may be what reductions below keep: the channels of a group norm are split
         into groups; each group's mean is wanted for all that it has. Or a reshape merges axes that
-        a permute has put side by side, as heads are joined.
+        a permute has put side by side, as heads are joined. Or a contraction has the axes, and its
+        elements are wanted one by one then: the channels of a grouped convolution.
         """
+        contracted = _axes_of_last(self._way_to_contraction(root))
+        if any(sum(dim != 1 for dim in axes) > 1 for axes in contracted):
+            return tuple(dim for axes in contracted for dim in axes)
         if root.op.kind != "elementwise" and not root.op.keeps_order:
             return None
         shape, seen, stack = root.type.shape, {root}, [root]
@@ -676,6 +678,24 @@ class _Scheduler:
                 seen.update(same)
                 stack += same
         return None
+
+    def _way_to_contraction(self, root: Node) -> list[Node]:
+        """The nodes from the root down to a contraction that only it wants; none if there is none.
+
+        What lies between gives elements another place, or computes with each alone.
+        """
+        ways, seen = [[root]], 0
+        while ways and seen < MAX_ABOVE:
+            way = ways.pop()
+            node, seen = way[-1], seen + 1
+            if node.op.kind == "contract":
+                return way
+            is_moved = node.op.keeps_order or node.op.name == "permute"
+            for operand in node.inputs if is_moved or node.op.kind == "elementwise" else ():
+                is_own = len(self.users[operand]) == 1 and not self.wanted[operand].is_forced
+                if is_own and (is_moved or operand.type.shape == node.type.shape):
+                    ways.append([*way, operand])
+        return []
 
     def _materialise(self, node: Node, group: Group) -> None:
         """`node` is stored by `group`; whoever else wants it reads it from memory."""
@@ -801,6 +821,21 @@ def _splits(shape: Shape, into: Shape) -> bool:
     runs = reshape_runs(shape, into)
     is_split = all(stop - start <= 1 for start, stop, _, _ in runs)
     return is_split and len(into) > len(shape) and 0 not in into
+
+
+def _axes_of_last(way: Sequence[Node]) -> Sequence[Shape]:
+    """Of the first node's axes, which of the last one's each joins; none where it splits some."""
+    axes: list[Shape] = [(dim,) for dim in way[-1].type.shape] if way else []
+    for node in reversed(way[:-1]):
+        if node.op.name == "permute":
+            axes = [axes[d] for d in node.attrs.axes]
+        elif node.op.keeps_order:
+            shape, below = node.type.shape, node.inputs[0].type.shape
+            runs = reshape_runs(shape, below)
+            if 0 in shape or any(stop - start > 1 for start, stop, _, _ in runs):
+                return ()
+            axes = [sum(axes[b:e], ()) for start, stop, b, e in runs if stop > start]
+    return axes
 
 
 def _merges_turned(shape: Shape, node: Node) -> bool:

@@ -5,9 +5,10 @@
 
 A transposing copy reads along one axis and writes along another. Its lanes would be scattered
 one by one; as many copies as a register has lanes make a square of values that shuffles turn
-around, log2(n) of them a vector. Where the pitch is the number of copies (three channels of an
-image) the block is one run of memory, and shuffles interleave it, a copy at a time, if it is no
-square: of that it would be n of them a vector.
+around, log2(n) of them a vector. Fewer copies (the 6 rows of a block of a contraction) are the
+first of the next larger square, of which those lanes are stored that are there. Where the pitch is
+the number of copies (three channels of an image) the block is one run of memory, and shuffles
+interleave it, a copy at a time, if it is no square: of that it would be n of them a vector.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from semel.codegen.vector.lane_memory import LaneMemory
 from semel.codegen.vector.vector_lanes import VectorLanes
 from semel.ir.expr import Dim, Index, atoms, linear_coefficient, substitute
 from semel.kernel import ir
-from semel.kernel.ir import Buffer, walk_values
+from semel.kernel.ir import Buffer, Value, walk_values
 from semel.kernel.rewrite import substitute_indices
 
 
@@ -54,8 +55,9 @@ class TurnedStores:
         copies, lanes = stop - start, vector.lanes
         pitch = linear_coefficient(store.at, vector.index)
         assert pitch is not None
-        is_square = copies & (copies - 1) == 0 and lanes % copies == 0
-        if pitch != copies and not is_square:
+        kept = lanes if store.guard is None else self._first_lanes(store.guard)
+        is_run = pitch == copies and store.guard is None
+        if kept is None or (not is_run and lanes % _square(copies)):
             return False
         buffer = store.buffer
         vectors = []
@@ -66,10 +68,10 @@ class TurnedStores:
             vectors.append(self.conversions.to_memory(lines, buffer.dtype, value, lanes))
         self.frame.touch(buffer)
         first = substitute(store.at, {loop.index: loop.start})
-        if pitch == copies and copies != lanes:
+        if is_run and copies != lanes:
             self._store_interleaved(buffer, first, vectors, lanes)
         else:
-            self._store_rows(buffer, first, pitch, vectors, lanes)
+            self._store_rows(buffer, first, pitch, vectors, kept)
         return True
 
     def _copy(self, store: ir.Store, index: Index, number: int) -> ir.Store:
@@ -92,7 +94,7 @@ class TurnedStores:
         if vector is None or vector.mask is not None or len(loop.body) != 1:
             return None
         store = loop.body[0]
-        if not isinstance(store, ir.Store) or store.guard is not None:
+        if not isinstance(store, ir.Store):
             return None
         if store.buffer.access not in ("w", "s") or linear_coefficient(store.at, loop.index) != 1:
             return None
@@ -101,17 +103,31 @@ class TurnedStores:
         pitch = linear_coefficient(store.at, vector.index)
         return None if varies or pitch in (None, 0, 1, -1) else store
 
+    def _first_lanes(self, guard: Value) -> int | None:
+        """How many lanes are stored where a guard is known to keep just the first of them."""
+        vector = self.lanes.opened
+        is_one = vector.start == 0 and vector.index.extent == vector.lanes
+        is_known = all(v.op in ("index", "const") for v in guard.args)
+        if guard.op != "lt" or not is_one or not is_known:
+            return None
+        least, limit = (v.data for v in guard.args)
+        count = limit - least + vector.index
+        return min(max(count, 0), vector.lanes) if isinstance(count, int) else None
+
     def _store_rows(
-        self, buffer: Buffer, first: Dim, pitch: Dim, vectors: list[str], lanes: int
+        self, buffer: Buffer, first: Dim, pitch: Dim, vectors: list[str], kept: int
     ) -> None:
-        """Squares of as many lanes as there are vectors, turned, a store for every lane."""
-        count, element = len(vectors), memory_type(buffer.dtype)
-        for start in range(0, lanes, count):
-            picks = list(range(start, start + count))
+        """Squares of as many lanes as there are vectors, turned; a store for each of the first."""
+        count, element, lanes = len(vectors), memory_type(buffer.dtype), self.lanes.opened.lanes
+        size = _square(count)
+        for start in range(0, kept, size):
+            picks = list(range(start, start + size))
             square = [self.shuffles.pick(element, lanes, v, v, picks) for v in vectors]
-            for row, text in enumerate(self.shuffles.turn(element, square)):
+            square += ["poison"] * (size - count)
+            for row, text in enumerate(self.shuffles.turn(element, square)[: kept - start]):
+                own = self.shuffles.pick(element, size, text, text, list(range(count)))
                 at = self._pointer_past(buffer, first, pitch, start + row)
-                self._store_run(buffer, count, text, at)
+                self._store_run(buffer, count, own, at)
 
     def _store_interleaved(
         self, buffer: Buffer, first: Dim, vectors: list[str], lanes: int
@@ -147,3 +163,8 @@ class TurnedStores:
     def _store_run(self, buffer: Buffer, lanes: int, text: str, pointer: str) -> None:
         element, align = memory_type(buffer.dtype), buffer.dtype.size_bytes
         self.memory.contiguous_store(element, lanes, text, pointer, align, None)
+
+
+def _square(count: int) -> int:
+    """The side of the smallest square that holds so many vectors and that halves can turn."""
+    return 1 << (count - 1).bit_length()
