@@ -252,7 +252,7 @@ def test_a_square_is_turned_by_halves_where_it_is_one_run_of_memory(level: str, 
 @pytest.mark.parametrize("level", ["x86-64-v3", "x86-64-v4"])
 @pytest.mark.parametrize("outputs", [16, 24, 32, 40, 48, 64, 96])
 @pytest.mark.parametrize(
-    ("images", "side"), [(1, 28), (3, 28), (1, Variable("s", 1, 64)), (Variable("b", 1, 64), 28)]
+    ("images", "side"), [(1, 28), (3, 28), (1, Variable("s", 8, 64)), (Variable("b", 1, 64), 28)]
 )
 def test_rows_of_a_contraction_are_turned_before_they_are_stored(
     level: str, outputs: int, images: Dim, side: Dim
