@@ -456,19 +456,17 @@ class _Lowering(Contraction):
         shape: RegisterTile,
         rows: Callable[[_Beside], tuple[Statement, ...]],
     ) -> Iterator[Statement]:
-        """`count` columns from `start` on, as many vectors at once as there are."""
-        bits, joined = self.accumulator.bits, self._may_guard
+        """`count` columns from `start` on, as many vectors at once as there are.
+
+        Lanes without a column may do all but store, and load what is not there, if nothing asks.
+        """
+        asks = any(n.op.gathers or n.op.may_fail for n in self.group.inside)
+        bits, joined = self.accumulator.bits, not asks and self.wide is None
         for span in cut_columns(self.target, bits, shape.lanes, count, joined=joined):
             lane = Index(self.names("n"), span.start + span.count)
             beside = _Beside(span.beside, span.lanes, span.is_cut)
             inner = substitute_indices(rows(beside), {column: start + lane})
             yield ir.Loop(lane, span.start, span.start + span.count, inner, span.lanes)
-
-    @property
-    def _may_guard(self) -> bool:
-        """Whether lanes without a column may do all but store, and load what is not there."""
-        asks = any(n.op.gathers or n.op.may_fail for n in self.group.inside)
-        return not asks and self.wide is None
 
     def _rows(
         self, tile: Dim, blocks: RowBlocks, beside: _Beside = _ALONE

@@ -73,9 +73,10 @@ class Group:
 
     def place(self, node: Node, at: Indices) -> Indices:
         """The index into an output of the element that the loops are at."""
-        if self.walk is None or node.type.shape == self.walk:
+        shape = stored_shape(node)
+        if self.walk is None or shape == self.walk:
             return at
-        return reshape_index(at, self.walk, node.type.shape)
+        return reshape_index(at, self.walk, shape)
 
     @property
     def bodies(self) -> tuple[tuple[str, Schedule], ...]:

@@ -691,9 +691,12 @@ class _Scheduler:
             if node.op.kind == "contract":
                 return way
             is_moved = node.op.keeps_order or node.op.name == "permute"
-            for operand in node.inputs if is_moved or node.op.kind == "elementwise" else ():
+            below = node.inputs if is_moved or node.op.kind == "elementwise" else ()
+            if node.op.kind == "update" and not has_places(node):
+                below = node.inputs[1:2]
+            for operand in below:
                 is_own = len(self.users[operand]) == 1 and not self.wanted[operand].is_forced
-                if is_own and (is_moved or operand.type.shape == node.type.shape):
+                if is_own and (is_moved or operand.type.shape == stored_shape(node)):
                     ways.append([*way, operand])
         return []
 
