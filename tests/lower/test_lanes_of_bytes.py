@@ -63,6 +63,18 @@ def test_what_is_wider_in_between_counts(target: str) -> None:
     )
 
 
+@pytest.mark.parametrize("length", [100, 200, 255, 256, 300])
+def test_a_line_of_bytes_has_a_whole_vector(length: int) -> None:
+    """Lanes that are more than a line has places would all be masked."""
+    x = Tensor.input("x", (64, length), "uint8")
+    target = named_target("x86-64-v4")
+    _, (lowered,) = lower_graph([x.roll(1, 0) + x.roll(1, 1)], target)
+    loops = [it for it in walk_statements(lowered.kernel.body) if isinstance(it, Loop)]
+    sizes = [(it.stop - it.start, it.lanes) for it in loops if it.lanes > 1]
+    assert any(n == length - 1 for n, _ in sizes)
+    assert all(lanes <= max(64, n) for n, lanes in sizes if isinstance(n, int))
+
+
 def test_a_mask_from_outside_of_the_loop_is_one_bit() -> None:
     text = emit_kernel(kernel_of("around", "x86-64-v3"), named_target("x86-64-v3"), "k")
     assert "select i1 " in text

@@ -185,8 +185,13 @@ def _widen(statement: Statement, registers: int | None, vector_bits: int) -> Sta
             bits = widest_total(statement)
             if bits is not None:
                 return replace(statement, lanes=sum_lanes(bits))
-            lanes *= elements_at_once(statement)
+            narrow = elements_at_once(statement)
+            lanes *= narrow
             several = registers_at_once(statement)
+            most = statement.stop - statement.start
+            if narrow > 1 and isinstance(most, int):  # lines of an image: one whole vector at least
+                while several > 1 and lanes * several > most:
+                    several //= 2
             if several > 1 and any(isinstance(s, ir.Loop) and not s.unroll for s in statement.body):
                 several = max(several, STRIP_BITS // vector_bits)
             return replace(statement, lanes=lanes * (registers or several))
