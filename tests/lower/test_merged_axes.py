@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from itertools import pairwise, permutations
 
 import numpy as np
 import pytest
@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.codegen.lowering import lower_graph
 
-from semel import Tensor, Variable
+import semel
+from semel import Graph, Tensor, Variable
 from semel.ir.expr import Dim, linear_coefficient, product
 from semel.kernel import ir
 from semel.kernel.ir import walk_statements, walk_values
@@ -149,3 +150,32 @@ def test_heads_of_an_attention_are_stored_joined(is_any: bool) -> None:
     assert len(lower_graph([joined])[1]) == 1
     apart = y.prepare()(q=q, k=k, v=v).transpose(0, 2, 1, 3).reshape(2, 30, 96)
     np.testing.assert_array_equal(joined.prepare()(q=q, k=k, v=v), apart)
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_who_joins_a_kernel_is_stored_by_its_own_shape(order: tuple[int, ...]) -> None:
+    """Kernels of one shape of loops are joined, also where it is the shape of some roots only."""
+    x, data = Tensor.input("x", (31, 31)), np.arange(961, dtype=np.float32).reshape(31, 31)
+    outputs = [x + 1, x.T.reshape(961) * 2, x.T * 3]
+    wanted = [data + 1, data.T.reshape(961) * 2, data.T * 3]
+    found = semel.prepare([outputs[k] for k in order])(x=data)
+    for k, array in zip(order, found, strict=True):
+        np.testing.assert_array_equal(array, wanted[k])
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+def test_a_part_of_a_state_is_stored_beside_axes_that_a_reshape_joins(is_first: bool) -> None:
+    """The part has the shape of the loops; the state, in which it lies, has another one."""
+    g = Graph("part")
+    x, s = g.input("x", (31, 31)), g.state("s", (64, 40))
+    if is_first:
+        s.update(x * 3, (33, 9))
+    g.output("y", x.T.reshape(961) * 2)
+    if not is_first:
+        s.update(x * 3, (33, 9))
+    data = np.arange(961, dtype=np.float32).reshape(31, 31)
+    plan = g.prepare()
+    np.testing.assert_array_equal(plan(x=data), data.T.reshape(961) * 2)
+    wanted = np.zeros((64, 40), np.float32)
+    wanted[33:, 9:] = data * 3
+    np.testing.assert_array_equal(plan.states.read("s"), wanted)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import IO
 
 import pytest
 from tests.codegen.lowering import lower_graph
@@ -171,6 +172,77 @@ def test_who_stops_asking_waits_for_nobody(
     next(codes)
     codes.close()
     assert len(started) == 2
+
+
+def test_an_interruption_while_processes_start_leaves_none(
+    asked: Sequence[Asked],
+    started: list[subprocess.Popen[bytes]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who is interrupted keeps what it has of them: nobody else ends what nobody knows."""
+    setup = crews.write_frame
+
+    def interrupted(there: IO[bytes], data: bytes) -> None:
+        if len(started) == 2:
+            raise KeyboardInterrupt
+        setup(there, data)
+
+    monkeypatch.setattr(crews, "write_frame", interrupted)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            list(_crew(2).compile_all(asked))
+        left = [process.poll() for process in started]
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+    assert None not in left
+
+
+@pytest.mark.parametrize("place", [None, b"/nowhere", 3])
+def test_what_is_no_text_in_the_path_is_passed_over(
+    place: object,
+    asked: Sequence[Asked],
+    wanted: Sequence[bytes],
+    started: list[subprocess.Popen[bytes]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As imports do."""
+    monkeypatch.setattr(sys, "path", [*sys.path, place])
+    assert list(_crew(1).compile_all(asked)) == wanted
+
+
+def test_a_directory_that_is_gone_leaves_no_process(tmp_path: Path) -> None:
+    code = """
+    import os, sys
+    os.rmdir(os.getcwd())
+    from semel import Tensor, prepare
+    from semel.devices.cpu import crew as crews
+    start, found = crews.subprocess.Popen, []
+    crews.subprocess.Popen = lambda *args, **given: found.append(start(*args, **given)) or found[-1]
+    x = Tensor.input("x", (64, 33))
+    prepare([(x * (n + 1.5)).softmax(n % 2)[: n + 1].copy() for n in range(40)])
+    print(len(found), [each.poll() is None for each in found])
+    for each in found:
+        each.kill()
+    """
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    environment = {
+        **os.environ,
+        "SEMEL_COMPILE_PROCESSES": "1",
+        "SEMEL_CACHE_DIR": str(tmp_path / "cache"),
+        "PYTHONPATH": os.pathsep.join(os.path.abspath(p) for p in sys.path if p),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment,
+        cwd=gone,
+    )
+    assert done.stdout.split() == ["1", "[False]"]
 
 
 def test_the_child_of_a_fork_leaves_the_processes_to_its_parent(

@@ -98,7 +98,11 @@ class _Candidates:
 
 
 def _keys(group: Group) -> Iterator[tuple[Any, ...]]:
-    """What groups have in common that may join: device, loops, phases, and a tensor if need be."""
+    """What groups have in common that may join: device, loops, phases, and a tensor if need be.
+
+    Loops over a finer shape than the root's are others than those over a root of that shape: who
+    joins is stored at the place that the first one's loops say.
+    """
     outer = None
     if group.outer is not None:
         outer = tuple(isinstance(i, Index) and i in group.outer for i in group.loops)
@@ -107,9 +111,9 @@ def _keys(group: Group) -> Iterator[tuple[Any, ...]]:
         for n in group.reduces
     )
     for walk in _walks(group):
-        yield group.device, group.shape, outer, extents, walk
+        yield group.device, group.shape, group.walk, outer, extents, walk
     if product(group.shape) == 1 and not group.reduces:
-        yield group.device, group.shape, outer, extents, None
+        yield group.device, group.shape, group.walk, outer, extents, None
 
 
 def _walks(group: Group) -> Iterable[Walk]:

@@ -104,7 +104,9 @@ class Crew:
             return False
         if not self._members:
             who = who_compiles()
-            self._members = [_Member(self._target, who) for _ in range(self._count)]
+            for _ in range(self._count):
+                self._members.append(_Member(who))  # known before there is a process to be ended
+                self._members[-1].start(self._target)
         for member in self._members:
             member.listen()
         member = min(self._members, key=lambda each: len(each.jobs))
@@ -136,16 +138,21 @@ class Crew:
 class _Member:
     """One process, and what it was given and has not answered."""
 
-    def __init__(self, target: Target, who: str) -> None:
+    def __init__(self, who: str) -> None:
         self.jobs: deque[_Job] = deque()
         self._is_known = False  # whether it said who it is
         self._who = who.encode()
         self._heard = bytearray()
         self._look = select.poll()
         self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, target: Target) -> None:
+        """Have a process, and tell it where to import from and what to compile for."""
         try:
             self._process = process = _start()
-            write_frame(_pipe(process.stdin), json.dumps(asdict(target)).encode())
+            there = _pipe(process.stdin)
+            there.write(json.dumps(_places()).encode() + b"\n")
+            write_frame(there, json.dumps(asdict(target)).encode())
             self._look.register(_pipe(process.stdout), select.POLLIN)
         except (OSError, ValueError) as error:
             self._lose(str(error))
@@ -258,7 +265,7 @@ def _is_python() -> bool:
 
 def _start() -> subprocess.Popen[bytes]:
     command = [sys.executable, "-I", *(["-B"] if sys.dont_write_bytecode else []), "-c", _BEGIN]
-    process = subprocess.Popen(
+    return subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -267,10 +274,16 @@ def _start() -> subprocess.Popen[bytes]:
         # It multiplies no matrices, and threads that wait to would only be started.
         env=environment_of_child(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1"),
     )
-    there = _pipe(process.stdin)
-    there.write(json.dumps([os.path.abspath(place) for place in sys.path]).encode() + b"\n")
-    there.flush()
-    return process
+
+
+def _places() -> list[str]:
+    """Where modules are imported from. What is no text is passed over, as imports do, and what is
+    relative to a directory that is gone."""
+    found = []
+    for place in sys.path:
+        with suppress(OSError):
+            found += [os.path.abspath(place)] if isinstance(place, str) else []
+    return found
 
 
 def _pipe(end: IO[bytes] | None) -> IO[bytes]:
