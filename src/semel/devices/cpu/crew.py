@@ -29,7 +29,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import IO
+from typing import IO, cast
 
 from semel.cache.key import sources_key
 from semel.config import environment_of_child, settings
@@ -279,8 +279,8 @@ def _start() -> subprocess.Popen[bytes]:
 def _places() -> list[str]:
     """Where modules are imported from. What is no text is passed over, as imports do, and what is
     relative to a directory that is gone."""
-    found = []
-    for place in sys.path:
+    found, places = [], cast("list[object]", sys.path)
+    for place in places:
         with suppress(OSError):
             found += [os.path.abspath(place)] if isinstance(place, str) else []
     return found
