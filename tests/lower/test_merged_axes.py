@@ -179,3 +179,11 @@ def test_a_part_of_a_state_is_stored_beside_axes_that_a_reshape_joins(is_first: 
     wanted = np.zeros((64, 40), np.float32)
     wanted[33:, 9:] = data * 3
     np.testing.assert_array_equal(plan.states.read("s"), wanted)
+
+
+@pytest.mark.parametrize("name", ["softmax", "layer_norm"])
+def test_rows_that_a_permute_joined_are_one_kernel(name: str) -> None:
+    """A reduction keeps rows of the root's own shape: these stay the loops."""
+    rows = Tensor.input("x", (40, 12, 64)).permute(1, 0, 2).reshape(480, 64)
+    y = rows.softmax(-1) if name == "softmax" else rows.layer_norm()
+    assert len(y.prepare().kernels) == 1

@@ -665,13 +665,17 @@ class _Scheduler:
         if root.op.kind != "elementwise" and not root.op.keeps_order:
             return None
         shape, seen, stack = root.type.shape, {root}, [root]
+        has_rows = _has_row_values(root)
         while stack and len(seen) < MAX_ABOVE:
             node = stack.pop()
             if node.op.keeps_order:
                 below = node.inputs[0]
                 if not _splits(shape, below.type.shape):
                     continue
-                if _has_row_values(below) or _merges_turned(shape, below):
+                if _has_row_values(below):
+                    return below.type.shape
+                # Rows that a reduction keeps are loops of the root's own shape.
+                if not has_rows and _merges_turned(shape, below):
                     return below.type.shape
             elif node.op.kind == "elementwise":
                 same = [n for n in node.inputs if n.type.shape == shape and n not in seen]
