@@ -17,7 +17,6 @@ from weakref import WeakValueDictionary
 from semel.cache.key import cache_key
 from semel.devices import LoadedKernel
 from semel.devices.cpu.apart import run_side_by_side
-from semel.devices.cpu.crew import open_crew
 from semel.devices.cpu.elf import LoadedCode, load_object
 from semel.devices.cpu.toolchain import (
     MOST_BENCHES,
@@ -68,6 +67,8 @@ class CpuCompiler:
         Of many, other processes write and compile some. Where kernels are missing the plan runner
         may be, too: it is compiled beside them.
         """
+        with importing:  # who only loads code needs no crew
+            from semel.devices.cpu.crew import open_crew
         kernels = _with_runner(kernels)
         crew = open_crew(self.target, count, self.compile)
         if crew is not None:

@@ -46,7 +46,7 @@ MOST_MEMBERS = 7
 _AT_HAND = 3
 #: Of kernels that a member may not have read: less than a pipe holds, so that no write waits.
 _MOST_BYTES = 48 << 10
-_PATIENCE_S, _END_S = 120.0, 2.0
+_PATIENCE_S = 120.0
 _BEGIN = (
     "import sys, json; sys.path[:] = json.loads(sys.stdin.buffer.readline());"
     "from semel.devices.cpu.crew_member import serve; serve()"
@@ -230,15 +230,10 @@ class _Member:
         process, self._process = self._process, None
         if process is None:
             return
-        if self.jobs:
-            process.kill()
+        process.kill()  # not by the end of its input, which the child of a fork may hold open
+        process.wait()
         with suppress(OSError):
             _pipe(process.stdin).close()
-        try:
-            process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
         _pipe(process.stdout).close()
 
 
